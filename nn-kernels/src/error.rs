@@ -1,0 +1,19 @@
+/// What can go wrong with a device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The device could not provide the memory asked for.
+    #[error("out of memory: {bytes} bytes were asked for")]
+    OutOfMemory {
+        /// How much was asked for.
+        bytes: usize,
+    },
+    /// `NN_ISA` names an instruction set that does not exist or that this machine lacks.
+    #[error("NN_ISA={asked}: this machine offers {offered}")]
+    UnknownIsa {
+        /// The value of the variable.
+        asked: String,
+        /// What may be asked for here, separated by commas.
+        offered: String,
+    },
+}

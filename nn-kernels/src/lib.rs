@@ -1,0 +1,39 @@
+//! Arithmetic on flat slices for the `nn` layers.
+//!
+//! This crate knows nothing of modules or shapes in types. A [`Device`] is memory plus an element
+//! type plus one kernel trait per family of operations; each operation takes a small `Spec` of
+//! plain numbers and flat views, and is safe to call. Specs are `Copy` and hold everything that
+//! was settled when the model was compiled; only the number of rows varies from call to call.
+//!
+//! Two conventions hold everywhere: a `*_vjp` **writes** gradients of inputs and **adds to**
+//! gradients of parameters, and a gradient that nobody wants is `None`.
+
+pub mod cpu;
+mod error;
+mod float;
+mod memory;
+pub mod ops;
+pub mod philox;
+
+pub use cpu::{Cpu, Isa};
+pub use error::DeviceError;
+pub use float::{DType, Float, Pod};
+pub use memory::{Memory, View, ViewMut};
+
+/// Everything a model runs on: memory, an element type, and every kernel family.
+///
+/// Modules are generic over this one trait, so they carry no bound per kernel.
+pub trait Device:
+    Memory
+    + ops::Elementwise
+    + ops::Linear
+    + ops::Norm
+    + ops::Conv
+    + ops::Pool
+    + ops::Layout
+    + ops::Table
+    + ops::Random
+    + ops::Loss
+    + ops::Optim
+{
+}

@@ -1,0 +1,55 @@
+use crate::{DeviceError, Float, Pod};
+
+/// A read-only view of a device's elements.
+pub type View<'a, D> = <D as Memory>::View<'a, <D as Memory>::Elem>;
+/// A writable view of a device's elements.
+pub type ViewMut<'a, D> = <D as Memory>::ViewMut<'a, <D as Memory>::Elem>;
+
+/// A device's memory: owned buffers and the views cut from them.
+///
+/// Views are passed by value, as slices are. In implementations write the projected types
+/// (`Self::View<'_, T>`), not `&[T]`, or lifetimes will not match.
+pub trait Memory: Clone + Send + Sync + 'static {
+    /// The element type of activations and parameters.
+    type Elem: Float;
+    /// Owned memory; zeroed when it is made, aligned to 64 bytes.
+    type Buffer<T: Pod>: Send + Sync;
+    /// A shared view.
+    type View<'a, T: Pod>: Copy + Send + Sync;
+    /// An exclusive view.
+    type ViewMut<'a, T: Pod>: Send;
+
+    /// Zeroed memory for `len` values.
+    fn alloc<T: Pod>(&self, len: usize) -> Result<Self::Buffer<T>, DeviceError>;
+    /// The whole buffer, shared.
+    fn view<T: Pod>(buffer: &Self::Buffer<T>) -> Self::View<'_, T>;
+    /// The whole buffer, exclusive.
+    fn view_mut<T: Pod>(buffer: &mut Self::Buffer<T>) -> Self::ViewMut<'_, T>;
+    /// Copies from the host. Panics if the lengths differ.
+    fn upload<T: Pod>(&self, from: &[T], to: Self::ViewMut<'_, T>);
+    /// Copies to the host. Panics if the lengths differ.
+    fn download<T: Pod>(&self, from: Self::View<'_, T>, to: &mut [T]);
+
+    /// A view of nothing.
+    fn empty<'a, T: Pod>() -> Self::View<'a, T>;
+    /// An exclusive view of nothing.
+    fn empty_mut<'a, T: Pod>() -> Self::ViewMut<'a, T>;
+    /// How many values a view holds.
+    fn len<T: Pod>(view: Self::View<'_, T>) -> usize;
+    /// How many values an exclusive view holds.
+    fn len_mut<T: Pod>(view: &Self::ViewMut<'_, T>) -> usize;
+    /// Cuts a view in two. Panics if `at` is out of range.
+    fn split<'a, T: Pod>(view: Self::View<'a, T>, at: usize) -> (Self::View<'a, T>, Self::View<'a, T>);
+    /// Cuts an exclusive view in two. Panics if `at` is out of range.
+    fn split_mut<'a, T: Pod>(view: Self::ViewMut<'a, T>, at: usize) -> (Self::ViewMut<'a, T>, Self::ViewMut<'a, T>);
+    /// A shorter-lived exclusive view of the same values.
+    fn reborrow<'b, T: Pod>(view: &'b mut Self::ViewMut<'_, T>) -> Self::ViewMut<'b, T>;
+    /// A shorter-lived shared view of the same values.
+    fn read<'b, T: Pod>(view: &'b Self::ViewMut<'_, T>) -> Self::View<'b, T>;
+    /// Gives up exclusiveness for the rest of the view's life.
+    fn freeze<'a, T: Pod>(view: Self::ViewMut<'a, T>) -> Self::View<'a, T>;
+    /// Bytes read as values. Panics if they are misaligned or not a whole number of values.
+    fn cast<'a, T: Pod>(bytes: Self::View<'a, u8>) -> Self::View<'a, T>;
+    /// Bytes written as values. Panics if they are misaligned or not a whole number of values.
+    fn cast_mut<'a, T: Pod>(bytes: Self::ViewMut<'a, u8>) -> Self::ViewMut<'a, T>;
+}

@@ -1,0 +1,66 @@
+use super::Unary;
+use crate::{Memory, View, ViewMut};
+
+/// `rows` products of a row of `inputs` values with one matrix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinearSpec {
+    /// Rows of x and y.
+    pub rows: usize,
+    /// Columns of x.
+    pub inputs: usize,
+    /// Columns of y.
+    pub outputs: usize,
+    /// Applied to the sum.
+    pub act: Unary,
+    /// The weight is stored `[outputs, inputs]` (a tied embedding's table) and not `[inputs, outputs]`.
+    pub transposed: bool,
+}
+
+impl LinearSpec {
+    /// How many elements of scratch `linear_vjp` needs: the gradient before the activation.
+    pub const fn vjp_scratch(&self) -> usize {
+        match self.act {
+            Unary::Identity => 0,
+            _ => self.rows * self.outputs,
+        }
+    }
+    /// Whether the vjp must be given y, because the activation's derivative is a function of it.
+    pub const fn needs_y(&self) -> bool {
+        self.act.needs_y()
+    }
+    /// Whether the vjp computes x·W again, because the activation's derivative is a function of it.
+    pub const fn recomputes(&self) -> bool {
+        self.act.needs_x()
+    }
+}
+
+/// Dense layers and matrix products.
+pub trait Linear: Memory {
+    /// y = act(x·W + b).
+    fn linear(
+        &self,
+        s: &LinearSpec,
+        x: View<'_, Self>,
+        w: View<'_, Self>,
+        b: Option<View<'_, Self>>,
+        y: ViewMut<'_, Self>,
+    );
+    /// Gradients of [`linear`](Self::linear). `y` may be empty unless [`LinearSpec::needs_y`]; `scratch`
+    /// holds [`LinearSpec::vjp_scratch`] elements. `b` is read only where [`LinearSpec::recomputes`].
+    #[allow(clippy::too_many_arguments, reason = "one view for each operand and each gradient")]
+    fn linear_vjp(
+        &self,
+        s: &LinearSpec,
+        x: View<'_, Self>,
+        w: View<'_, Self>,
+        b: Option<View<'_, Self>>,
+        y: View<'_, Self>,
+        dy: View<'_, Self>,
+        dx: Option<ViewMut<'_, Self>>,
+        dw: Option<ViewMut<'_, Self>>,
+        db: Option<ViewMut<'_, Self>>,
+        scratch: ViewMut<'_, Self>,
+    );
+    /// The name of the kernel that [`linear`](Self::linear) takes for this layer, whatever the number of rows.
+    fn linear_route(s: &LinearSpec) -> &'static str;
+}

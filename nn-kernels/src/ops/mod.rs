@@ -1,0 +1,23 @@
+//! The operations a device offers: one trait a family, one `Spec` an operation.
+
+mod conv;
+mod elementwise;
+mod layout;
+mod linear;
+mod loss;
+mod norm;
+mod optim;
+mod pool;
+mod random;
+mod table;
+
+pub use conv::{Conv, Conv2dSpec};
+pub use elementwise::{Binary, Elementwise, Unary};
+pub use layout::{Block, Layout, PermuteSpec, RopeSpec};
+pub use linear::{Linear, LinearSpec};
+pub use loss::{Loss, Reduction};
+pub use norm::{BatchNormSpec, Norm};
+pub use optim::{AdamSpec, Optim, SgdSpec};
+pub use pool::{Pool, Pool2dSpec};
+pub use random::{Random, Stream};
+pub use table::Table;

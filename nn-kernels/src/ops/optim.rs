@@ -1,0 +1,51 @@
+use crate::{Memory, View, ViewMut};
+
+/// Stochastic gradient descent with momentum, as PyTorch's `SGD` (dampening 0).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SgdSpec {
+    /// Learning rate.
+    pub lr: f64,
+    /// Momentum; 0 needs no velocity.
+    pub momentum: f64,
+    /// Nesterov's form.
+    pub nesterov: bool,
+    /// Added to the gradient as `weight_decay·p`.
+    pub weight_decay: f64,
+    /// Multiplies the gradient first: clipping.
+    pub grad_scale: f64,
+    /// The first step sets the velocity to the gradient.
+    pub first: bool,
+}
+
+/// Adam and AdamW, as PyTorch's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamSpec {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the corrected second moment.
+    pub eps: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// Decay the parameter itself (AdamW) and not the gradient (Adam with L2).
+    pub decoupled: bool,
+    /// Multiplies the gradient first: clipping.
+    pub grad_scale: f64,
+    /// The number of this step, from 1.
+    pub step: u64,
+}
+
+/// One pass over a flat run of parameters.
+pub trait Optim: Memory {
+    /// p ← one step of SGD. `velocity` may be empty when momentum is 0.
+    fn sgd(&self, s: &SgdSpec, p: ViewMut<'_, Self>, g: View<'_, Self>, velocity: ViewMut<'_, Self>);
+    /// p ← one step of Adam.
+    fn adam(&self, s: &AdamSpec, p: ViewMut<'_, Self>, g: View<'_, Self>, m: ViewMut<'_, Self>, v: ViewMut<'_, Self>);
+    /// Σ x², summed in double precision, in an order that does not depend on threads.
+    fn sum_of_squares(&self, x: View<'_, Self>) -> f64;
+    /// target ← target + tau·(x − target).
+    fn lerp(&self, tau: f64, x: View<'_, Self>, target: ViewMut<'_, Self>);
+}

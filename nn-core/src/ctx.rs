@@ -1,0 +1,178 @@
+use nn_kernels::Device;
+use nn_kernels::ops::Stream;
+
+use crate::dims::{Dims, MAX_LENGTHS};
+use crate::tensors::{Tensor, Tensors};
+use crate::Size;
+
+/// What a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Dropout drops, batch normalisation uses the batch and moves its running statistics.
+    Train,
+    /// Neither.
+    #[default]
+    Infer,
+}
+
+/// What went wrong within a call: only what the compiler could not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallFault {
+    /// An index past the end of a table.
+    IdOutOfRange {
+        /// The index.
+        id: u32,
+        /// How many rows the table has.
+        rows: usize,
+    },
+    /// Batch normalisation in training needs two values a channel.
+    OneValueAChannel,
+}
+
+/// Everything about a call that changes from one to the next. Nothing that a layer does depends on anything
+/// else but this, its parameters, its state and its input.
+pub struct Ctx<'d, D: Device> {
+    device: &'d D,
+    /// How many samples there are.
+    pub batch: usize,
+    /// The lengths of the bounded axes, by tag.
+    pub lengths: [usize; MAX_LENGTHS],
+    /// What the call is for.
+    pub mode: Mode,
+    keep: bool,
+    stream: Stream,
+    place: u32,
+    fault: Option<(u32, CallFault)>,
+    watch: bool,
+    not_finite: Option<u32>,
+}
+
+impl<'d, D: Device> Ctx<'d, D> {
+    /// A call for inference.
+    pub fn new(device: &'d D, batch: usize) -> Self {
+        Self {
+            device,
+            batch,
+            lengths: [0; MAX_LENGTHS],
+            mode: Mode::Infer,
+            keep: false,
+            stream: Stream::default(),
+            place: 0,
+            fault: None,
+            watch: false,
+            not_finite: None,
+        }
+    }
+
+    /// The same, keeping what the vjp will need.
+    pub fn keeping(mut self) -> Self {
+        self.keep = true;
+        self
+    }
+
+    /// The same in another mode.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// The same with other random numbers.
+    pub fn stream(mut self, stream: Stream) -> Self {
+        self.stream = stream;
+        self
+    }
+
+    /// The same with these lengths for the bounded axes.
+    pub fn lengths(mut self, lengths: [usize; MAX_LENGTHS]) -> Self {
+        self.lengths = lengths;
+        self
+    }
+
+    /// The same, looking at every layer's output for values that are not finite.
+    pub fn watching(mut self, watch: bool) -> Self {
+        self.watch = watch;
+        self
+    }
+
+    /// The device.
+    pub fn device(&self) -> &'d D {
+        self.device
+    }
+
+    /// Whether forward must keep what the vjp will need.
+    pub fn keeps(&self) -> bool {
+        self.keep
+    }
+
+    /// Whether this call trains.
+    pub fn trains(&self) -> bool {
+        self.mode == Mode::Train
+    }
+
+    /// The random numbers of the layer that is running.
+    pub fn random(&self) -> Stream {
+        Stream { place: self.place, ..self.stream }
+    }
+
+    /// Elements of a tensor over the whole batch.
+    pub fn numel(&self, dims: &Dims) -> usize {
+        self.batch * dims.numel_at(&self.lengths)
+    }
+
+    /// Rows of a tensor over the whole batch, if a row is its last axis.
+    pub fn rows(&self, dims: &Dims) -> usize {
+        let mut rows = self.batch;
+        for i in 1..dims.rank() {
+            rows *= dims.axis_at(i - 1, &self.lengths);
+        }
+        rows
+    }
+
+    /// Bytes of a planned buffer in this call.
+    pub fn bytes(&self, size: Size) -> usize {
+        size.at(self.batch, size_of::<D::Elem>())
+    }
+
+    /// Records what went wrong in the layer that is running; the first time counts.
+    pub fn fail(&mut self, fault: CallFault) {
+        self.fault.get_or_insert((self.place, fault));
+    }
+
+    /// What went wrong, and at which place.
+    pub fn fault(&self) -> Option<(u32, CallFault)> {
+        self.fault
+    }
+
+    /// The first place whose output was not finite, if the call [watches](Self::watching).
+    pub fn not_finite(&self) -> Option<u32> {
+        self.not_finite
+    }
+
+    /// The place of the layer that is running.
+    pub fn place(&self) -> u32 {
+        self.place
+    }
+
+    /// Runs a part of the layer that is running, `offset` places further on.
+    #[inline(always)]
+    pub fn at<R>(&mut self, offset: u32, run: impl FnOnce(&mut Self) -> R) -> R {
+        let here = self.place;
+        self.place = here + offset;
+        let result = run(self);
+        self.place = here;
+        result
+    }
+
+    /// Looks at a layer's output, if the call watches.
+    #[inline(always)]
+    pub(crate) fn look(&mut self, y: Tensors<'_, D>) {
+        if self.watch && self.not_finite.is_none() {
+            let bad = y.iter().any(|t| match t {
+                Tensor::Real(view) => !self.device.all_finite(view),
+                Tensor::Ids(_) => false,
+            });
+            self.not_finite = bad.then_some(self.place);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+use nn_kernels::Device;
+
+use crate::layer::{Layer, Module};
+use crate::signature::{Sig, Signature};
+use crate::tree::Node;
+use crate::Size;
+
+/// One leaf of a model, as `summary()` and `routes()` show it.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Dotted path.
+    pub path: String,
+    /// The layer with its arguments.
+    pub layer: String,
+    /// What it gives, without the batch.
+    pub out: Sig,
+    /// Parameters, without padding; zero where they are another's.
+    pub params: usize,
+    /// Multiply-adds a sample.
+    pub macs: usize,
+    /// What forward leaves for the vjp, the values that it reads included.
+    pub saved: Size,
+    /// Working memory, the larger of both directions.
+    pub scratch: Size,
+    /// The kernel it got, if there is a choice.
+    pub route: &'static str,
+}
+
+/// A walk over a model's leaves, in the order of their places.
+#[derive(Debug, Default)]
+pub struct Describe {
+    path: Vec<String>,
+    /// A row a leaf.
+    pub rows: Vec<Row>,
+}
+
+impl Describe {
+    /// The leaves of a model.
+    pub fn of<M: Module<D, X>, D: Device, X: Signature>() -> Self {
+        let mut all = Self::default();
+        M::describe(&mut all);
+        all
+    }
+
+    /// Adds a leaf.
+    pub fn leaf<L: Layer<X> + ?Sized, D: Device, X: Signature>(&mut self, route: &'static str) {
+        let read = X::SIG.size().when(L::KEEPS_X).plus(L::RULE.out.size().when(L::KEEPS_Y));
+        self.rows.push(Row {
+            path: self.path.join("."),
+            layer: L::LABEL.as_str().to_owned(),
+            out: L::RULE.out,
+            params: count(L::TREE),
+            macs: L::MACS,
+            saved: L::SAVED.plus(read),
+            scratch: L::SCRATCH.max(L::VJP_SCRATCH),
+            route,
+        });
+    }
+
+    /// Goes down into a part; an empty name does not show.
+    pub fn within(&mut self, name: &str, walk: impl FnOnce(&mut Self)) {
+        let shown = !name.is_empty();
+        if shown {
+            self.path.push(name.to_owned());
+        }
+        walk(self);
+        if shown {
+            self.path.pop();
+        }
+    }
+}
+
+/// Parameters below a node, without padding.
+pub(crate) fn count(node: &Node) -> usize {
+    let own: usize = node
+        .leaves
+        .iter()
+        .filter(|l| l.role != crate::tree::Role::State)
+        .map(|l| l.dims.numel())
+        .sum();
+    let below: usize = node
+        .children
+        .iter()
+        .filter(|c| c.tied.is_none())
+        .map(|c| count(c.node) * c.times.unwrap_or(1))
+        .sum();
+    own + below
+}

@@ -1,0 +1,164 @@
+//! Dense layers: y = act(x·Wᵀ + b).
+
+use nn_kernels::Device;
+use nn_kernels::ops::LinearSpec;
+
+use crate::ctx::Ctx;
+use crate::dims::{Dim, Dims};
+use crate::fault::{Input, Rule, label, one_real};
+use crate::init::Init;
+use crate::layer::{Forward, Layer, Module, Params, Vjp};
+use crate::layers::elementwise::{Activation, ELU, GELU, GELUTanh, Identity, Mish, ReLU, SiLU, Sigmoid, Tanh};
+use crate::signature::{Sig, Signature};
+use crate::tensors::{slice, slice_mut};
+use crate::tree::{Leaf, Node, Role};
+use crate::{Size, Text, layer};
+
+/// Whether a layer has something, as a type argument.
+pub trait Switch: 'static {
+    /// Whether it has.
+    const ON: bool;
+}
+/// It has.
+#[derive(Clone, Copy, Debug)]
+pub struct Yes;
+/// It has not.
+#[derive(Clone, Copy, Debug)]
+pub struct No;
+impl Switch for Yes {
+    const ON: bool = true;
+}
+impl Switch for No {
+    const ON: bool = false;
+}
+
+/// y = act(x·Wᵀ + b) in one pass: `[.., IN]` → `[.., OUT]`, with an activation and, unless `BIAS` is
+/// [`No`], a bias.
+///
+/// Parameters, as in PyTorch: `weight` `[OUT, IN]`, `bias` `[OUT]`, both drawn from U(±1/√IN). In memory the
+/// weight lies as `[IN, OUT]`.
+#[layer]
+pub struct LinearAct<const IN: usize, const OUT: usize, ACT: Activation, BIAS: Switch = Yes>;
+
+/// A dense layer: y = x·Wᵀ + b, `[.., IN]` → `[.., OUT]`.
+///
+/// ```
+/// # use nn_core as nn;
+/// use nn::{Layer, Linear, T};
+/// assert_eq!(<Linear<784, 64> as Layer<T![784]>>::RULE.out.to_string(), "[64]");
+/// let fault = <Linear<784, 64> as Layer<T![3, 780]>>::RULE.fault.unwrap();
+/// assert_eq!(
+///     fault.to_string(),
+///     "shape mismatch: `Linear<784, 64>` takes [.., 784], but it is given [3, 780]"
+/// );
+/// ```
+pub type Linear<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, Identity>;
+/// [`Linear`] over dimensions that are types: typenum's, or computed ones.
+pub type LinearOf<IN, OUT> = LinearActOf<IN, OUT, Identity, Yes>;
+/// y = x·Wᵀ: [`Linear`] without a bias.
+pub type LinearNoBias<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, Identity, No>;
+/// [`Linear`], then [`ReLU`], in one pass.
+pub type LinearReLU<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, ReLU>;
+/// [`Linear`], then [`Tanh`], in one pass.
+pub type LinearTanh<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, Tanh>;
+/// [`Linear`], then [`Sigmoid`], in one pass.
+pub type LinearSigmoid<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, Sigmoid>;
+/// [`Linear`], then [`SiLU`], in one pass.
+pub type LinearSwish<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, SiLU>;
+/// [`Linear`], then [`Mish`], in one pass.
+pub type LinearMish<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, Mish>;
+/// [`Linear`], then [`GELU`], in one pass.
+pub type LinearGELU<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, GELU>;
+/// [`Linear`], then [`GELUTanh`], in one pass.
+pub type LinearGELUTanh<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, GELUTanh>;
+/// [`Linear`], then [`ELU`], in one pass.
+pub type LinearELU<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, ELU>;
+
+impl<IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> LinearActOf<IN, OUT, ACT, BIAS> {
+    const LEAVES: [Leaf; 2] = [
+        Leaf::new("weight", Dims::new(&[OUT::EXTENT, IN::EXTENT]), Role::Weight, Init::PyTorch(0)).transposed(),
+        Leaf::new("bias", Dims::new(&[OUT::EXTENT]), Role::Bias, Init::PyTorch(IN::N)),
+    ];
+
+    const fn spec(rows: usize) -> LinearSpec {
+        LinearSpec { rows, inputs: IN::N, outputs: OUT::N, act: ACT::F, transposed: false }
+    }
+
+    fn bias<D: Device>(params: nn_kernels::View<'_, D>) -> Option<nn_kernels::View<'_, D>> {
+        BIAS::ON.then(|| slice::<D>(params, Self::TREE.leaf_offset(1), OUT::N))
+    }
+}
+
+impl<IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Params for LinearActOf<IN, OUT, ACT, BIAS> {
+    const LABEL: Text = {
+        let name = Text::new().str("Linear").str(ACT::NAME).str(if BIAS::ON { "" } else { "NoBias" });
+        label(name.as_str(), Self::ARGS)
+    };
+    const TREE: &'static Node =
+        if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
+}
+
+impl<X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Layer<X>
+    for LinearActOf<IN, OUT, ACT, BIAS>
+{
+    const RULE: Rule = match one_real(&Self::LABEL, Self::ARGS, &X::SIG) {
+        Input::Done(rule) => rule,
+        Input::Tensor(dims) => {
+            let out = Sig::real(dims.with_last(OUT::EXTENT));
+            if dims.rank() > 0 && dims.last().same(&IN::EXTENT) {
+                Rule::ok(out)
+            } else {
+                let takes = IN::EXTENT.write(Text::new().str("[.., ")).str("]");
+                Rule::mismatch(&Self::LABEL, takes, &X::SIG, out)
+            }
+        }
+    };
+    const KEEPS_X: bool = true;
+    const KEEPS_Y: bool = ACT::F.needs_y();
+    const VJP_SCRATCH: Size = Size::elements(Self::spec(X::SIG.dims(0).numel() / or_one(IN::N)).vjp_scratch());
+    const MACS: usize = X::SIG.dims(0).numel().saturating_mul(OUT::N);
+}
+
+/// A divisor that is never zero, where a fault is reported elsewhere.
+const fn or_one(n: usize) -> usize {
+    if n == 0 { 1 } else { n }
+}
+
+impl<D: Device, X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Module<D, X>
+    for LinearActOf<IN, OUT, ACT, BIAS>
+{
+    fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
+        let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
+        let weight = slice::<D>(call.params, 0, IN::N * OUT::N);
+        cx.device().linear(&spec, call.x.get(0), weight, Self::bias::<D>(call.params), call.y.get(0));
+    }
+
+    fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
+        let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
+        let weight = slice::<D>(call.params, 0, IN::N * OUT::N);
+        let (dw, db) = match call.dparams {
+            Some(dparams) if BIAS::ON => {
+                let (dw, db) = D::split_mut(dparams, Self::TREE.leaf_offset(1));
+                (Some(slice_mut::<D>(dw, 0, IN::N * OUT::N)), Some(slice_mut::<D>(db, 0, OUT::N)))
+            }
+            Some(dparams) => (Some(slice_mut::<D>(dparams, 0, IN::N * OUT::N)), None),
+            None => (None, None),
+        };
+        cx.device().linear_vjp(
+            &spec,
+            call.x.get(0),
+            weight,
+            Self::bias::<D>(call.params),
+            call.y.get(0),
+            call.dy.get(0),
+            call.dx.wanted(0),
+            dw,
+            db,
+            call.scratch.take(spec.vjp_scratch()),
+        );
+    }
+
+    fn route() -> &'static str {
+        D::linear_route(&Self::spec(1))
+    }
+}

@@ -1,0 +1,4 @@
+//! The layers, one file a family.
+
+pub mod elementwise;
+pub mod linear;

@@ -1,0 +1,53 @@
+//! Shapes, modules, layers, losses and optimisers of `nn`. Use the `nn` crate, which re-exports this one.
+
+// What the macros generate names `::nn`, also here.
+extern crate self as nn;
+
+mod ctx;
+mod describe;
+mod dims;
+mod fault;
+mod glue;
+mod init;
+mod layer;
+mod layers;
+mod real;
+mod signature;
+mod size;
+mod tensors;
+mod text;
+mod tree;
+
+pub use ctx::{CallFault, Ctx, Mode};
+pub use describe::{Describe, Row};
+pub use dims::{C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, Plus, Times, UpTo};
+pub use fault::{Fault, Input, Rule, accept, label, label_with_defaults, one_ids, one_real, two_equal};
+pub use init::{
+    Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal, Zero,
+};
+pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
+pub use layers::elementwise::*;
+pub use layers::linear::*;
+pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, View, ViewMut};
+pub use nn_macros::{layer, module, sequential};
+pub use real::{NegativeSci, Real, Sci};
+pub use signature::{Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType};
+pub use size::Size;
+pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
+pub use text::Text;
+pub use tree::{Child, Field, Leaf, Node, Role, Stored};
+
+/// What the macros' code names. Not for use by hand.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::fault::{accept, accept_from, label, label_with_defaults};
+    pub use crate::glue::{Step, forward, gradient, kept, value, vjp};
+    pub use crate::size::{largest, sum};
+    pub use crate::tree::{check_declared, check_free, check_split, module_rule, within};
+    pub use crate::*;
+
+    /// [`Node::check_used`](crate::Node::check_used) as a function.
+    pub const fn check_used(label: &Text, names: &[&str], used: &[&str]) -> Option<Fault> {
+        crate::Node::EMPTY.check_used(label, names, used)
+    }
+}

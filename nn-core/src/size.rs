@@ -1,0 +1,99 @@
+/// An amount of memory that grows with the batch: so much a sample, and so much in any case.
+///
+/// Counted in elements, whose size is the device's, and in bytes, for what has a size of its own. Every
+/// buffer is rounded up to [`Size::ALIGN`], which the fixed part allows for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Size {
+    item_elements: usize,
+    item_bytes: usize,
+    fixed_elements: usize,
+    fixed_bytes: usize,
+}
+
+impl Size {
+    /// Every buffer starts at a multiple of this many bytes.
+    pub const ALIGN: usize = 64;
+    /// Nothing.
+    pub const ZERO: Self = Self { item_elements: 0, item_bytes: 0, fixed_elements: 0, fixed_bytes: 0 };
+
+    /// A buffer of `n` elements a sample.
+    pub const fn elements(n: usize) -> Self {
+        if n == 0 { Self::ZERO } else { Self { item_elements: n, fixed_bytes: Self::ALIGN, ..Self::ZERO } }
+    }
+    /// A buffer of `n` bytes a sample.
+    pub const fn bytes(n: usize) -> Self {
+        if n == 0 { Self::ZERO } else { Self { item_bytes: n, fixed_bytes: Self::ALIGN, ..Self::ZERO } }
+    }
+    /// A buffer of `n` elements, however large the batch.
+    pub const fn fixed_elements(n: usize) -> Self {
+        if n == 0 { Self::ZERO } else { Self { fixed_elements: n, fixed_bytes: Self::ALIGN, ..Self::ZERO } }
+    }
+
+    /// Both, side by side.
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            item_elements: self.item_elements.saturating_add(other.item_elements),
+            item_bytes: self.item_bytes.saturating_add(other.item_bytes),
+            fixed_elements: self.fixed_elements.saturating_add(other.fixed_elements),
+            fixed_bytes: self.fixed_bytes.saturating_add(other.fixed_bytes),
+        }
+    }
+
+    /// `n` of them, side by side.
+    pub const fn times(self, n: usize) -> Self {
+        Self {
+            item_elements: self.item_elements.saturating_mul(n),
+            item_bytes: self.item_bytes.saturating_mul(n),
+            fixed_elements: self.fixed_elements.saturating_mul(n),
+            fixed_bytes: self.fixed_bytes.saturating_mul(n),
+        }
+    }
+
+    /// Room for either, one after the other.
+    pub const fn max(self, other: Self) -> Self {
+        const fn larger(a: usize, b: usize) -> usize {
+            if a > b { a } else { b }
+        }
+        Self {
+            item_elements: larger(self.item_elements, other.item_elements),
+            item_bytes: larger(self.item_bytes, other.item_bytes),
+            fixed_elements: larger(self.fixed_elements, other.fixed_elements),
+            fixed_bytes: larger(self.fixed_bytes, other.fixed_bytes),
+        }
+    }
+
+    /// Itself if `wanted`, else nothing.
+    pub const fn when(self, wanted: bool) -> Self {
+        if wanted { self } else { Self::ZERO }
+    }
+
+    /// Bytes for a batch of `batch` samples and elements of `element` bytes, a multiple of [`Size::ALIGN`].
+    pub const fn at(self, batch: usize, element: usize) -> usize {
+        let bytes = batch * (self.item_elements * element + self.item_bytes)
+            + self.fixed_elements * element
+            + self.fixed_bytes;
+        bytes.next_multiple_of(Self::ALIGN)
+    }
+}
+
+/// All of them, side by side.
+pub const fn sum(sizes: &[Size]) -> Size {
+    let mut total = Size::ZERO;
+    let mut i = 0;
+    while i < sizes.len() {
+        total = total.plus(sizes[i]);
+        i += 1;
+    }
+    total
+}
+
+/// Room for any one of them.
+pub const fn largest(sizes: &[Size]) -> Size {
+    let mut most = Size::ZERO;
+    let mut i = 0;
+    while i < sizes.len() {
+        most = most.max(sizes[i]);
+        i += 1;
+    }
+    most
+}

@@ -1,0 +1,380 @@
+use crate::dims::Dims;
+use crate::fault::{Fault, Rule};
+use crate::init::Init;
+use crate::signature::Sig;
+use crate::text::same_str;
+use crate::Text;
+
+/// Parameter tensors start at multiples of this many elements, so that a vector load never straddles two.
+const ALIGN: usize = 16;
+
+/// What a parameter is for: it decides who initialises it and whether it decays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// A matrix, kernel or table: decays, and takes a model's initialiser.
+    Weight,
+    /// Added: no decay.
+    Bias,
+    /// A normalisation's gain: no decay, and initialisers leave it at one.
+    Scale,
+    /// Not optimised: running statistics and frozen weights. Saved, and copied to target networks.
+    State,
+}
+
+/// How a parameter lies in memory, as against a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stored {
+    /// As in the checkpoint.
+    AsIs,
+    /// A matrix `[OUT, IN]` of the checkpoint lies as `[IN, OUT]`.
+    Transposed,
+}
+
+/// One parameter tensor of a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf {
+    /// Its name in a checkpoint, after the layer's: `weight`.
+    pub name: &'static str,
+    /// Its shape in a checkpoint: PyTorch's.
+    pub dims: Dims,
+    /// How it lies in memory.
+    pub stored: Stored,
+    /// Its own initialiser.
+    pub init: Init,
+    /// What it is for.
+    pub role: Role,
+}
+
+impl Leaf {
+    /// A parameter.
+    pub const fn new(name: &'static str, dims: Dims, role: Role, init: Init) -> Self {
+        Self { name, dims, stored: Stored::AsIs, init, role }
+    }
+
+    /// The same, lying transposed in memory.
+    pub const fn transposed(mut self) -> Self {
+        self.stored = Stored::Transposed;
+        self
+    }
+
+    const fn room(&self) -> usize {
+        // An impossible dimension is a fault elsewhere; here it must only not overflow.
+        if self.dims.is_poison() { 0 } else { self.dims.numel().next_multiple_of(ALIGN) }
+    }
+}
+
+/// A named part of a module.
+#[derive(Clone, Copy, Debug)]
+pub struct Child {
+    /// The field's name in a checkpoint; empty for a wrapper that does not show.
+    pub name: &'static str,
+    /// What it is.
+    pub node: &'static Node,
+    /// How many copies there are, named `0`, `1`, …; `None` for a single unnumbered one.
+    pub times: Option<usize>,
+    /// The initialiser that replaces those below, if any.
+    pub init: Option<Init>,
+    /// The parameter, by path from this module, whose storage this part uses instead of its own.
+    pub tied: Option<&'static str>,
+    /// Parameters below are not optimised: they are kept as state.
+    pub frozen: bool,
+}
+
+impl Child {
+    /// A part with storage of its own.
+    pub const fn new(name: &'static str, node: &'static Node) -> Self {
+        Self { name, node, times: None, init: None, tied: None, frozen: false }
+    }
+    /// The same with another initialiser.
+    pub const fn init(mut self, init: Init) -> Self {
+        self.init = Some(init);
+        self
+    }
+    /// The same without storage: it uses that of another parameter.
+    pub const fn tied(mut self, path: &'static str) -> Self {
+        self.tied = Some(path);
+        self
+    }
+    /// So many copies.
+    pub const fn times(mut self, n: usize) -> Self {
+        self.times = Some(n);
+        self
+    }
+    /// The same, not optimised.
+    pub const fn frozen(mut self) -> Self {
+        self.frozen = true;
+        self
+    }
+
+    const fn copies(&self) -> usize {
+        match self.times {
+            Some(n) => n,
+            None => 1,
+        }
+    }
+    const fn params(&self) -> usize {
+        if self.tied.is_some() || self.frozen { 0 } else { self.node.params * self.copies() }
+    }
+    const fn state(&self) -> usize {
+        let own = if self.frozen { self.node.params + self.node.state } else { self.node.state };
+        own * self.copies()
+    }
+}
+
+/// The parameters below a layer or module, with their sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Node {
+    /// The layer's own parameters.
+    pub leaves: &'static [Leaf],
+    /// Its parts.
+    pub children: &'static [Child],
+    params: usize,
+    state: usize,
+}
+
+impl Node {
+    /// A layer without parameters.
+    pub const EMPTY: Self = Self::new(&[], &[]);
+
+    /// From its own parameters and its parts.
+    pub const fn new(leaves: &'static [Leaf], children: &'static [Child]) -> Self {
+        let (mut params, mut state) = (0, 0);
+        let mut i = 0;
+        while i < leaves.len() {
+            match leaves[i].role {
+                Role::State => state += leaves[i].room(),
+                _ => params += leaves[i].room(),
+            }
+            i += 1;
+        }
+        i = 0;
+        while i < children.len() {
+            params += children[i].params();
+            state += children[i].state();
+            i += 1;
+        }
+        Self { leaves, children, params, state }
+    }
+
+    /// A layer's own parameters.
+    pub const fn of(leaves: &'static [Leaf]) -> Self {
+        Self::new(leaves, &[])
+    }
+
+    /// Elements of the parameter arena, padding included.
+    pub const fn params(&self) -> usize {
+        self.params
+    }
+
+    /// Elements of the state arena, padding included.
+    pub const fn state(&self) -> usize {
+        self.state
+    }
+
+    /// Where the own parameter `i` starts, in its arena.
+    pub const fn leaf_offset(&self, i: usize) -> usize {
+        let state = matches!(self.leaves[i].role, Role::State);
+        let (mut at, mut k) = (0, 0);
+        while k < i {
+            if matches!(self.leaves[k].role, Role::State) == state {
+                at += self.leaves[k].room();
+            }
+            k += 1;
+        }
+        at
+    }
+
+    /// Where part `i` lies.
+    pub const fn field(&self, i: usize) -> Field {
+        let (mut params, mut state) = (0, 0);
+        let mut k = 0;
+        while k < self.leaves.len() {
+            match self.leaves[k].role {
+                Role::State => state += self.leaves[k].room(),
+                _ => params += self.leaves[k].room(),
+            }
+            k += 1;
+        }
+        k = 0;
+        while k < i {
+            params += self.children[k].params();
+            state += self.children[k].state();
+            k += 1;
+        }
+        let child = &self.children[i];
+        if let Some(path) = child.tied {
+            if let Some((at, _)) = self.find(path) {
+                params = at;
+            }
+            return Field { params, params_len: child.node.params, state, state_len: child.state() };
+        }
+        Field { params, params_len: child.params(), state, state_len: child.state() }
+    }
+
+    /// The offset and description of the parameter at a dotted path.
+    const fn find(&self, path: &str) -> Option<(usize, Leaf)> {
+        let mut i = 0;
+        while i < self.leaves.len() {
+            if same_str(self.leaves[i].name, path) && !matches!(self.leaves[i].role, Role::State) {
+                return Some((self.leaf_offset(i), self.leaves[i]));
+            }
+            i += 1;
+        }
+        i = 0;
+        while i < self.children.len() {
+            let child = &self.children[i];
+            if child.tied.is_none() && !child.frozen && child.times.is_none() {
+                let rest = if child.name.is_empty() { Some(path) } else { after(path, child.name) };
+                if let Some(rest) = rest {
+                    if let Some((at, leaf)) = child.node.find(rest) {
+                        return Some((self.field(i).params + at, leaf));
+                    }
+                }
+            }
+            i += 1;
+        }
+        None
+    }
+
+    /// Whether part `i`, if it is tied, names a parameter it can use.
+    pub const fn check_tie(&self, i: usize) -> Option<Fault> {
+        let child = &self.children[i];
+        let Some(path) = child.tied else { return None };
+        let text = Text::new().str("`").str(child.name).str("` can't be tied to `").str(path).str("`: ");
+        if child.node.leaves.len() != 1 || !child.node.children.is_empty() {
+            return Some(Fault::new(text.str("only a layer with one parameter can be tied")));
+        }
+        let Some((_, target)) = self.find(path) else {
+            return Some(Fault::new(text.str("there is no such parameter in this module")));
+        };
+        let own = &child.node.leaves[0];
+        if !own.dims.same(&target.dims) {
+            let text = own.dims.write(text.str("it needs "));
+            return Some(Fault::new(target.dims.write(text.str(", but that is "))));
+        }
+        if own.stored as u8 != target.stored as u8 {
+            let text = text.str("the two lie differently in memory; to reuse an embedding's table take `TiedLinear`");
+            return Some(Fault::new(text));
+        }
+        None
+    }
+
+    /// Whether every part's name is among `used`, the fields that `forward` calls.
+    pub const fn check_used(&self, label: &Text, names: &[&str], used: &[&str]) -> Option<Fault> {
+        let mut i = 0;
+        while i < names.len() {
+            let mut k = 0;
+            let mut found = false;
+            while k < used.len() {
+                found |= same_str(names[i], used[k]);
+                k += 1;
+            }
+            if !found {
+                let text = Text::new().str("`").text(label).str("` never uses its field `").str(names[i]);
+                return Some(Fault::new(text.str("` in `forward`: use it, or remove it")));
+            }
+            i += 1;
+        }
+        None
+    }
+}
+
+/// What follows `name` and a dot in `path`.
+const fn after<'p>(path: &'p str, name: &str) -> Option<&'p str> {
+    let (p, n) = (path.as_bytes(), name.as_bytes());
+    if p.len() <= n.len() || p[n.len()] != b'.' {
+        return None;
+    }
+    let mut i = 0;
+    while i < n.len() {
+        if p[i] != n[i] {
+            return None;
+        }
+        i += 1;
+    }
+    match std::str::from_utf8(p.split_at(n.len() + 1).1) {
+        Ok(rest) => Some(rest),
+        Err(_) => None,
+    }
+}
+
+/// Where a part's parameters and state lie within its module's.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// First element in the parameter arena.
+    pub params: usize,
+    /// Elements in the parameter arena.
+    pub params_len: usize,
+    /// First element in the state arena.
+    pub state: usize,
+    /// Elements in the state arena.
+    pub state_len: usize,
+}
+
+impl Field {
+    /// The field of a layer without parameters.
+    pub const NONE: Self = Self { params: 0, params_len: 0, state: 0, state_len: 0 };
+}
+
+/// The rule of a whole module: the first fault of its parts, or what it declares and does not keep.
+pub const fn module_rule(
+    label: &Text,
+    given: &Sig,
+    takes: &Sig,
+    gives: &Sig,
+    found: &Sig,
+    faults: &[Option<Fault>],
+) -> Rule {
+    if given.is_poison() {
+        return Rule::ok(*gives);
+    }
+    if !given.same(takes) {
+        return Rule::mismatch(label, takes.write(Text::new()), given, *gives);
+    }
+    let mut i = 0;
+    while i < faults.len() {
+        if faults[i].is_some() {
+            return Rule { out: *gives, fault: faults[i] };
+        }
+        i += 1;
+    }
+    Rule { out: *gives, fault: check_declared(label, gives, found) }
+}
+
+/// Whether a module gives what it declares.
+pub const fn check_declared(label: &Text, gives: &Sig, found: &Sig) -> Option<Fault> {
+    if found.is_poison() || found.same(gives) {
+        return None;
+    }
+    let text = Text::new().str("shape mismatch: `").text(label).str("` declares the output ");
+    let text = gives.write(text).str(", but gives ");
+    Some(Fault::new(found.write(text)))
+}
+
+/// `fault` as seen from the module whose field `name` holds the layer.
+pub const fn within(fault: Option<Fault>, name: &str, from: &str) -> Option<Fault> {
+    match fault {
+        Some(fault) => Some(fault.within(name, from)),
+        None => None,
+    }
+}
+
+/// Whether a value that is taken apart has as many tensors as there are names.
+pub const fn check_split(given: &Sig, names: usize) -> Option<Fault> {
+    if given.is_poison() || given.len() == names {
+        return None;
+    }
+    let text = Text::new().num(names).str(" names for ").num(given.len()).str(" values: this gives ");
+    Some(Fault::new(given.write(text)))
+}
+
+/// Whether a layer that is called by its type has no parameters.
+pub const fn check_free<L: crate::Params>() -> Option<Fault> {
+    if L::TREE.params() + L::TREE.state() == 0 {
+        return None;
+    }
+    let text = Text::new().str("`").text(&L::LABEL).str("` has parameters: make it a field of the struct");
+    Some(Fault::new(text))
+}

@@ -1,0 +1,372 @@
+use std::collections::HashMap;
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::spanned::Spanned;
+use syn::{BinOp, Block, Expr, ExprLit, Ident, Lit, Pat, Stmt, UnOp};
+
+use crate::errors::Errors;
+use crate::generics::{Consts, sci};
+
+/// What a module computes: layers, and the values between them.
+pub(crate) struct Graph {
+    /// The type of each parameter of `forward`.
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) values: Vec<Value>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) outputs: Vec<ValueId>,
+}
+
+pub(crate) type ValueId = usize;
+
+pub(crate) struct Input {
+    /// The signature, as a type.
+    pub(crate) ty: TokenStream,
+    pub(crate) value: ValueId,
+}
+
+pub(crate) struct Value {
+    /// The name of the layer that gives it, for messages; empty for a module's input.
+    pub(crate) from: String,
+}
+
+pub(crate) struct Node {
+    pub(crate) callee: Callee,
+    pub(crate) span: Span,
+    pub(crate) inputs: Vec<ValueId>,
+    /// One value for all it gives, or one for each tensor.
+    pub(crate) outputs: Vec<ValueId>,
+    pub(crate) split: bool,
+}
+
+pub(crate) enum Callee {
+    /// `self.field(..)`.
+    Field(Ident),
+    /// A layer without parameters, by its type.
+    Path(TokenStream),
+}
+
+impl Graph {
+    pub(crate) fn value(&mut self, from: &str) -> ValueId {
+        self.values.push(Value { from: from.to_owned() });
+        self.values.len() - 1
+    }
+
+    pub(crate) fn node(&mut self, callee: Callee, span: Span, inputs: Vec<ValueId>, from: &str) -> ValueId {
+        let out = self.value(from);
+        self.nodes.push(Node { callee, span, inputs, outputs: vec![out], split: false });
+        out
+    }
+
+    pub(crate) fn uses(&self, value: ValueId) -> usize {
+        let inside = self.nodes.iter().flat_map(|n| &n.inputs).filter(|v| **v == value).count();
+        inside + self.outputs.iter().filter(|v| **v == value).count()
+    }
+}
+
+const LANGUAGE: &str = "`forward` is made of `let`, `self.field(value, ..)`, layers without parameters (`ReLU(x)`, \
+                        `MaxPool2D::<2>(x)`), `+ - * /` of values and numbers, unary `-`, and tuples";
+
+/// Reads the body of `forward`.
+pub(crate) struct Reader<'a> {
+    pub(crate) graph: Graph,
+    consts: &'a Consts,
+    scope: HashMap<String, Vec<ValueId>>,
+    /// Names in the order they were bound, to find those that are never used.
+    bound: Vec<(Ident, Vec<ValueId>)>,
+    pub(crate) errors: Errors,
+}
+
+enum Operand {
+    Value(ValueId),
+    Number { text: String, span: Span },
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(consts: &'a Consts, errors: Errors) -> Self {
+        let graph = Graph { inputs: Vec::new(), values: Vec::new(), nodes: Vec::new(), outputs: Vec::new() };
+        Self { graph, consts, scope: HashMap::new(), bound: Vec::new(), errors }
+    }
+
+    pub(crate) fn input(&mut self, pat: &Pat, ty: TokenStream) {
+        let value = self.graph.value("");
+        self.graph.inputs.push(Input { ty, value });
+        match pat {
+            Pat::Ident(id) if id.subpat.is_none() && id.by_ref.is_none() => self.bind(&id.ident, vec![value]),
+            Pat::Wild(_) => {}
+            other => self.errors.at(other, "a parameter of `forward` is a name; several values are several parameters"),
+        }
+    }
+
+    pub(crate) fn body(&mut self, block: &Block) {
+        let Some((last, lets)) = block.stmts.split_last() else {
+            self.errors.at(block, "`forward` must end in the value it gives");
+            return;
+        };
+        for stmt in lets {
+            match stmt {
+                Stmt::Local(local) => {
+                    let Some(init) = &local.init else {
+                        self.errors.at(local, "every `let` has a value");
+                        continue;
+                    };
+                    if let Some((_, diverge)) = &init.diverge {
+                        self.errors.at(diverge, LANGUAGE);
+                    }
+                    self.bind_pattern(&local.pat, &init.expr);
+                }
+                other => self.errors.at(other, LANGUAGE),
+            }
+        }
+        match last {
+            Stmt::Expr(expr, None) => {
+                let outputs = self.values(expr);
+                self.outputs(outputs, expr.span());
+            }
+            other => self.errors.at(other, "`forward` must end in the value it gives, without a semicolon"),
+        }
+        self.check_uses();
+    }
+
+    /// A value that is an input, or given twice, is copied, so that every output has a buffer of its own.
+    pub(crate) fn outputs(&mut self, outputs: Vec<ValueId>, span: Span) {
+        for value in outputs {
+            let is_input = self.graph.inputs.iter().any(|i| i.value == value);
+            let value = if is_input || self.graph.outputs.contains(&value) {
+                self.graph.node(Callee::Path(quote!(::nn::__private::Identity)), span, vec![value], "")
+            } else {
+                value
+            };
+            self.graph.outputs.push(value);
+        }
+    }
+
+    fn check_uses(&mut self) {
+        for (name, values) in &self.bound {
+            let unused = values.iter().all(|v| self.graph.uses(*v) == 0);
+            if unused && !name.to_string().starts_with('_') {
+                self.errors.at(name, format!("`{name}` is never used: use it, or drop what computes it"));
+            }
+        }
+        for node in &self.graph.nodes {
+            if node.outputs.iter().all(|v| self.graph.uses(*v) == 0) && self.errors.is_empty() {
+                self.errors.push(syn::Error::new(node.span, "what this gives is never used: drop it"));
+            }
+        }
+    }
+
+    fn bind(&mut self, name: &Ident, values: Vec<ValueId>) {
+        self.bound.push((name.clone(), values.clone()));
+        self.scope.insert(name.to_string(), values);
+    }
+
+    fn bind_pattern(&mut self, pat: &Pat, expr: &Expr) {
+        match pat {
+            Pat::Ident(id) if id.subpat.is_none() && id.by_ref.is_none() && id.mutability.is_none() => {
+                let values = self.values(expr);
+                self.bind(&id.ident, values);
+            }
+            Pat::Paren(inner) => self.bind_pattern(&inner.pat, expr),
+            Pat::Tuple(tuple) => {
+                let mut leaves = Vec::new();
+                flatten(tuple.elems.iter(), &mut leaves, &mut self.errors);
+                let mut values = self.values(expr);
+                if values.len() == 1 && leaves.len() > 1 {
+                    values = self.split(values[0], leaves.len(), expr.span());
+                }
+                if values.len() != leaves.len() {
+                    let text = format!("{} names for {} values", leaves.len(), values.len());
+                    self.errors.at(pat, text);
+                    return;
+                }
+                for (leaf, value) in leaves.into_iter().zip(values) {
+                    if let Some(name) = leaf {
+                        self.bind(name, vec![value]);
+                    }
+                }
+            }
+            Pat::Wild(_) => self.errors.at(pat, "what this gives is never used: drop it"),
+            other => self.errors.at(other, "`let` binds a name or a tuple of names"),
+        }
+    }
+
+    /// Names each tensor that a layer gives.
+    fn split(&mut self, value: ValueId, n: usize, span: Span) -> Vec<ValueId> {
+        let used = self.graph.uses(value) > 0;
+        let from = self.graph.values[value].from.clone();
+        let Some(at) = self.graph.nodes.iter().position(|k| k.outputs == [value]) else {
+            self.errors.push(syn::Error::new(span, "this is one value, not a tuple"));
+            return vec![value; n];
+        };
+        if used {
+            self.errors.push(syn::Error::new(span, "take this tuple apart before it is used as a whole"));
+            return vec![value; n];
+        }
+        let parts: Vec<_> = (0..n).map(|_| self.graph.value(&from)).collect();
+        self.graph.nodes[at].outputs.clone_from(&parts);
+        self.graph.nodes[at].split = true;
+        for values in self.scope.values_mut().chain(self.bound.iter_mut().map(|(_, v)| v)) {
+            if *values == [value] {
+                values.clone_from(&parts);
+            }
+        }
+        parts
+    }
+
+    /// A tuple is its values, one after the other.
+    fn values(&mut self, expr: &Expr) -> Vec<ValueId> {
+        match expr {
+            Expr::Tuple(tuple) => tuple.elems.iter().flat_map(|e| self.values(e)).collect(),
+            Expr::Paren(inner) => self.values(&inner.expr),
+            Expr::Group(inner) => self.values(&inner.expr),
+            Expr::Path(path) if path.path.get_ident().is_some() => {
+                let name = path.path.get_ident().map(ToString::to_string).unwrap_or_default();
+                if let Some(values) = self.scope.get(&name) {
+                    return values.clone();
+                }
+                self.errors.at(path, format!("there is no value `{name}` here"));
+                vec![self.graph.value("")]
+            }
+            Expr::Field(field) if is_self(&field.base) => match &field.member {
+                // A raw parameter: a layer that takes nothing.
+                syn::Member::Named(name) => vec![self.call_field(name, Vec::new())],
+                other @ syn::Member::Unnamed(_) => self.refuse(other),
+            },
+            Expr::MethodCall(call) if is_self(&call.receiver) => {
+                if let Some(turbofish) = &call.turbofish {
+                    self.errors.at(turbofish, "a field's arguments stand in the struct");
+                }
+                let inputs = call.args.iter().flat_map(|a| self.values(a)).collect();
+                vec![self.call_field(&call.method, inputs)]
+            }
+            Expr::Call(call) => match &*call.func {
+                Expr::Path(path) => {
+                    let inputs: Vec<_> = call.args.iter().flat_map(|a| self.values(a)).collect();
+                    let ty = syn::Type::Path(syn::TypePath { qself: path.qself.clone(), path: path.path.clone() });
+                    let ty = self.consts.rewrite(&ty, &mut self.errors);
+                    let from = path.path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
+                    vec![self.graph.node(Callee::Path(ty), path.span(), inputs, &from)]
+                }
+                Expr::Field(field) => {
+                    let text = "a field is called like a method: `self.fc1(x)`, without parentheses around `self.fc1`";
+                    self.errors.at(field, text);
+                    vec![self.graph.value("")]
+                }
+                other => self.refuse(other),
+            },
+            Expr::Binary(binary) => vec![self.binary(binary)],
+            Expr::Unary(unary) if matches!(unary.op, UnOp::Neg(_)) => {
+                let x = self.operand(&unary.expr);
+                match x {
+                    Operand::Value(x) => {
+                        let layer = quote!(::nn::__private::Scale<::nn::__private::Sci<{ -1 }, 0>>);
+                        vec![self.graph.node(Callee::Path(layer), unary.span(), vec![x], "-")]
+                    }
+                    Operand::Number { .. } => self.refuse(unary),
+                }
+            }
+            other => self.refuse(other),
+        }
+    }
+
+    fn call_field(&mut self, name: &Ident, inputs: Vec<ValueId>) -> ValueId {
+        let from = name.to_string();
+        self.graph.node(Callee::Field(name.clone()), name.span(), inputs, &from)
+    }
+
+    fn refuse(&mut self, tokens: impl ToTokens) -> Vec<ValueId> {
+        self.errors.at(tokens, LANGUAGE);
+        vec![self.graph.value("")]
+    }
+
+    fn operand(&mut self, expr: &Expr) -> Operand {
+        match expr {
+            Expr::Lit(ExprLit { lit: Lit::Float(f), .. }) => {
+                Operand::Number { text: f.to_string(), span: f.span() }
+            }
+            Expr::Lit(ExprLit { lit: Lit::Int(i), .. }) => Operand::Number { text: i.to_string(), span: i.span() },
+            Expr::Paren(inner) => self.operand(&inner.expr),
+            other => match self.values(other).as_slice() {
+                [one] => Operand::Value(*one),
+                _ => {
+                    self.errors.at(other, "`+ - * /` take one value on each side, not a tuple");
+                    Operand::Value(self.graph.value(""))
+                }
+            },
+        }
+    }
+
+    fn binary(&mut self, binary: &syn::ExprBinary) -> ValueId {
+        let (left, right) = (self.operand(&binary.left), self.operand(&binary.right));
+        let span = binary.op.span();
+        let sign = binary.op.to_token_stream().to_string();
+        let nn = quote!(::nn::__private);
+        let mut number = |text: &str, span| sci(text, span, &mut self.errors);
+        let (layer, inputs) = match (&binary.op, left, right) {
+            (op, Operand::Value(a), Operand::Value(b)) => {
+                let layer = match op {
+                    BinOp::Add(_) => quote!(#nn::Add),
+                    BinOp::Sub(_) => quote!(#nn::Sub),
+                    BinOp::Mul(_) => quote!(#nn::Mul),
+                    BinOp::Div(_) => quote!(#nn::Div),
+                    other => {
+                        self.errors.at(other, LANGUAGE);
+                        quote!(#nn::Add)
+                    }
+                };
+                (layer, vec![a, b])
+            }
+            (BinOp::Add(_), Operand::Value(a), Operand::Number { text, span })
+            | (BinOp::Add(_), Operand::Number { text, span }, Operand::Value(a)) => {
+                let k = number(&text, span);
+                (quote!(#nn::Shift<#k>), vec![a])
+            }
+            (BinOp::Mul(_), Operand::Value(a), Operand::Number { text, span })
+            | (BinOp::Mul(_), Operand::Number { text, span }, Operand::Value(a)) => {
+                let k = number(&text, span);
+                (quote!(#nn::Scale<#k>), vec![a])
+            }
+            (BinOp::Sub(_), Operand::Value(a), Operand::Number { text, span }) => {
+                let k = number(&text, span);
+                (quote!(#nn::Shift<<#k as #nn::Real>::Negated>), vec![a])
+            }
+            (BinOp::Sub(_), Operand::Number { text, span }, Operand::Value(a)) => {
+                let k = number(&text, span);
+                (quote!(#nn::MinusFrom<#k>), vec![a])
+            }
+            (BinOp::Div(_), Operand::Value(a), Operand::Number { text, span }) => {
+                let k = number(&text, span);
+                (quote!(#nn::DivideBy<#k>), vec![a])
+            }
+            (BinOp::Div(_), Operand::Number { text, span }, Operand::Value(a)) => {
+                let k = number(&text, span);
+                (quote!(#nn::Reciprocal<#k>), vec![a])
+            }
+            (op, _, _) => {
+                self.errors.at(op, LANGUAGE);
+                (quote!(#nn::Add), Vec::new())
+            }
+        };
+        self.graph.node(Callee::Path(layer), span, inputs, &sign)
+    }
+}
+
+fn is_self(expr: &Expr) -> bool {
+    matches!(expr, Expr::Path(path) if path.path.is_ident("self"))
+}
+
+fn flatten<'p>(
+    pats: impl Iterator<Item = &'p Pat>,
+    leaves: &mut Vec<Option<&'p Ident>>,
+    errors: &mut Errors,
+) {
+    for pat in pats {
+        match pat {
+            Pat::Ident(id) if id.subpat.is_none() && id.by_ref.is_none() => leaves.push(Some(&id.ident)),
+            Pat::Wild(_) => leaves.push(None),
+            Pat::Paren(inner) => flatten(std::iter::once(&*inner.pat), leaves, errors),
+            Pat::Tuple(inner) => flatten(inner.elems.iter(), leaves, errors),
+            other => errors.at(other, "`let` binds a name or a tuple of names"),
+        }
+    }
+}

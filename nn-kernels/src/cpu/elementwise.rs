@@ -1,0 +1,316 @@
+use super::par::{self, GRAIN};
+use super::simd::{Simd, dispatch};
+use super::{Cpu, Real, given};
+use crate::ops::{Binary, Elementwise, Unary};
+
+/// √(2/π), and the weight of the cube, in the tanh form of GELU.
+const GELU_TANH: (f64, f64) = (0.797_884_560_802_865_4, 0.044_715);
+
+/// f(x).
+#[inline(always)]
+pub(crate) fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
+    let (one, half) = (E::ONE, E::lit(0.5));
+    match f {
+        Unary::Identity => x,
+        // Not `max`, which would lose a NaN.
+        Unary::Relu => {
+            if x <= E::ZERO {
+                E::ZERO
+            } else {
+                x
+            }
+        }
+        Unary::Tanh => x.tanh::<S>(),
+        Unary::Sigmoid => sigmoid::<S, E>(x),
+        Unary::Silu => x * sigmoid::<S, E>(x),
+        Unary::Gelu => half * x * (one + (x * E::lit(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>()),
+        Unary::GeluTanh => {
+            let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
+            half * x * (one + (root * (x + cube * x * x * x)).tanh::<S>())
+        }
+        Unary::Mish => x * mish_tanh::<S, E>(x).0,
+        Unary::Elu => {
+            if x > E::ZERO {
+                x
+            } else {
+                x.exp_m1::<S>()
+            }
+        }
+        Unary::Affine { scale, shift } => x.mul_add::<S>(E::lit(scale), E::lit(shift)),
+        Unary::Reciprocal { c } => E::lit(c) / x,
+    }
+}
+
+/// f′(x), given y = f(x) where [`Unary::needs_y`] says so and x where [`Unary::needs_x`] does.
+#[inline(always)]
+pub(crate) fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
+    let (one, half) = (E::ONE, E::lit(0.5));
+    match f {
+        Unary::Identity => one,
+        Unary::Relu => {
+            if y > E::ZERO {
+                one
+            } else if y <= E::ZERO {
+                E::ZERO
+            } else {
+                y
+            }
+        }
+        Unary::Tanh => one - y * y,
+        Unary::Sigmoid => y * (one - y),
+        Unary::Silu => {
+            let s = sigmoid::<S, E>(x);
+            s * (one + x * (one - s))
+        }
+        Unary::Gelu => {
+            let cdf = half * (one + (x * E::lit(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>());
+            // 1/√(2π).
+            let pdf = E::lit(0.398_942_280_401_432_7) * (-half * x * x).exp::<S>();
+            x.mul_add::<S>(pdf, cdf)
+        }
+        Unary::GeluTanh => {
+            let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
+            let t = (root * (x + cube * x * x * x)).tanh::<S>();
+            let inner = root * (one + E::lit(3.0) * cube * x * x);
+            // 1 − t² is 0 far out, where x·inner may be infinite: their product must be 0, not NaN.
+            let tail = one - t * t;
+            let bend = if tail > E::ZERO { half * x * tail * inner } else { half * x * tail };
+            half * (one + t) + bend
+        }
+        Unary::Mish => {
+            let (t, dt) = mish_tanh::<S, E>(x);
+            x.mul_add::<S>(dt * sigmoid::<S, E>(x), t)
+        }
+        Unary::Elu => {
+            if x > E::ZERO {
+                one
+            } else {
+                x.exp::<S>()
+            }
+        }
+        Unary::Affine { scale, .. } => E::lit(scale),
+        Unary::Reciprocal { c } => -E::lit(c) / (x * x),
+    }
+}
+
+/// 1 / (1 + e⁻ˣ), without overflow on either side.
+#[inline(always)]
+pub(crate) fn sigmoid<S: Simd, E: Real>(x: E) -> E {
+    let e = (-x.abs()).exp::<S>();
+    (if x < E::ZERO { e } else { E::ONE }) / (E::ONE + e)
+}
+
+/// t = tanh(log(1 + eˣ)) and 1 − t². With w = eˣ(eˣ + 2), t is w / (w + 2).
+#[inline(always)]
+fn mish_tanh<S: Simd, E: Real>(x: E) -> (E, E) {
+    // Beyond 20, t is 1 in double precision.
+    let far = x > E::lit(20.0);
+    let e = (if far { E::lit(20.0) } else { x }).exp::<S>();
+    let w = e * (e + E::lit(2.0));
+    let r = E::ONE / (w + E::lit(2.0));
+    if far { (E::ONE, E::ZERO) } else { (w * r, E::lit(4.0) * (w + E::ONE) * r * r) }
+}
+
+/// Calls the macro with each function as a constant, so that each loop has one function in it.
+macro_rules! for_each_unary {
+    ($f:expr, |$g:ident| $body:expr) => {
+        match $f {
+            Unary::Identity => {
+                let $g = Unary::Identity;
+                $body
+            }
+            Unary::Relu => {
+                let $g = Unary::Relu;
+                $body
+            }
+            Unary::Tanh => {
+                let $g = Unary::Tanh;
+                $body
+            }
+            Unary::Sigmoid => {
+                let $g = Unary::Sigmoid;
+                $body
+            }
+            Unary::Silu => {
+                let $g = Unary::Silu;
+                $body
+            }
+            Unary::Gelu => {
+                let $g = Unary::Gelu;
+                $body
+            }
+            Unary::GeluTanh => {
+                let $g = Unary::GeluTanh;
+                $body
+            }
+            Unary::Mish => {
+                let $g = Unary::Mish;
+                $body
+            }
+            Unary::Elu => {
+                let $g = Unary::Elu;
+                $body
+            }
+            Unary::Affine { scale, shift } => {
+                let $g = Unary::Affine { scale, shift };
+                $body
+            }
+            Unary::Reciprocal { c } => {
+                let $g = Unary::Reciprocal { c };
+                $body
+            }
+        }
+    };
+}
+
+#[inline(always)]
+fn unary<S: Simd, E: Real>(f: Unary, x: &[E], y: &mut [E]) {
+    for_each_unary!(f, |g| {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = value::<S, E>(g, x);
+        }
+    });
+}
+
+/// dx = f′·dy, for functions whose derivative is one of `known`: x or y.
+#[inline(always)]
+pub(crate) fn unary_slope<S: Simd, E: Real>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]) {
+    for_each_unary!(f, |g| {
+        for ((dx, &known), &dy) in dx.iter_mut().zip(known).zip(dy) {
+            *dx = slope::<S, E>(g, known, known) * dy;
+        }
+    });
+}
+
+#[inline(always)]
+fn scaled<S: Simd, E: Real>(scale: f64, x: &[E], y: &mut [E]) {
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = E::lit(scale) * x;
+    }
+}
+
+#[inline(always)]
+fn binary<S: Simd, E: Real>(f: Binary, a: &[E], b: &[E], y: &mut [E]) {
+    let both = y.iter_mut().zip(a.iter().zip(b));
+    match f {
+        Binary::Add => both.for_each(|(y, (&a, &b))| *y = a + b),
+        Binary::Sub => both.for_each(|(y, (&a, &b))| *y = a - b),
+        Binary::Mul => both.for_each(|(y, (&a, &b))| *y = a * b),
+        Binary::Div => both.for_each(|(y, (&a, &b))| *y = a / b),
+    }
+}
+
+/// db = −a·dy / b².
+#[inline(always)]
+fn divisor_slope<S: Simd, E: Real>(a: &[E], b: &[E], dy: &[E], db: &mut [E]) {
+    for (((db, &a), &b), &dy) in db.iter_mut().zip(a).zip(b).zip(dy) {
+        *db = -(dy * (a / b)) / b;
+    }
+}
+
+#[inline(always)]
+fn add_assign<S: Simd, E: Real>(x: &[E], y: &mut [E]) {
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y += x;
+    }
+}
+
+/// Whether none has all its exponent's bits set: then x − x is 0.
+#[inline(always)]
+fn all_finite<S: Simd, E: Real>(x: &[E]) -> bool {
+    // In blocks, so that the inner loop has no way out and is vectorised.
+    x.chunks(1024).all(|block| block.iter().fold(true, |all, v| all & v.is_finite()))
+}
+
+impl<E: Real> Cpu<E> {
+    fn two_operands(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
+        let isa = self.isa;
+        par::split(y.len(), GRAIN, (a, b, y), &|_, (a, b, y)| dispatch!(isa, binary::<E>(f, a, b, y)));
+    }
+
+    fn scale_into(&self, scale: f64, x: &[E], y: &mut [E]) {
+        let isa = self.isa;
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, scaled::<E>(scale, x, y)));
+    }
+}
+
+impl<E: Real> Elementwise for Cpu<E> {
+    fn unary(&self, f: Unary, x: &[E], y: &mut [E]) {
+        assert_eq!(x.len(), y.len(), "unary: x and y differ in length");
+        let isa = self.isa;
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, unary::<E>(f, x, y)));
+    }
+
+    fn unary_vjp(&self, f: Unary, x: &[E], y: &[E], dy: &[E], dx: &mut [E]) {
+        assert_eq!(dy.len(), dx.len(), "unary_vjp: dy and dx differ in length");
+        let known = match (f.needs_x(), f.needs_y()) {
+            (true, _) => x,
+            (_, true) => y,
+            _ => dy,
+        };
+        assert_eq!(known.len(), dx.len(), "unary_vjp: the operand that {f:?} needs and dx differ in length");
+        let isa = self.isa;
+        par::split(dx.len(), GRAIN, (known, dy, dx), &|_, (known, dy, dx)| {
+            dispatch!(isa, unary_slope::<E>(f, known, dy, dx))
+        });
+    }
+
+    fn binary(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
+        assert_eq!(a.len(), y.len(), "binary: a and y differ in length");
+        assert_eq!(b.len(), y.len(), "binary: b and y differ in length");
+        self.two_operands(f, a, b, y);
+    }
+
+    fn binary_vjp(&self, f: Binary, a: &[E], b: &[E], dy: &[E], da: Option<&mut [E]>, db: Option<&mut [E]>) {
+        let operands = matches!(f, Binary::Mul | Binary::Div);
+        for (name, operand) in [("a", a), ("b", b)] {
+            assert!(
+                operand.len() == dy.len() || !operands && given(operand).is_none(),
+                "binary_vjp: {name} has {} values and dy has {}",
+                operand.len(),
+                dy.len()
+            );
+        }
+        if let Some(da) = da {
+            assert_eq!(da.len(), dy.len(), "binary_vjp: da and dy differ in length");
+            match f {
+                Binary::Add | Binary::Sub => self.copy(dy, da),
+                Binary::Mul => self.two_operands(Binary::Mul, dy, b, da),
+                Binary::Div => self.two_operands(Binary::Div, dy, b, da),
+            }
+        }
+        if let Some(db) = db {
+            assert_eq!(db.len(), dy.len(), "binary_vjp: db and dy differ in length");
+            match f {
+                Binary::Add => self.copy(dy, db),
+                Binary::Sub => self.scale_into(-1.0, dy, db),
+                Binary::Mul => self.two_operands(Binary::Mul, dy, a, db),
+                Binary::Div => {
+                    let isa = self.isa;
+                    par::split(db.len(), GRAIN, (a, b, dy, db), &|_, (a, b, dy, db)| {
+                        dispatch!(isa, divisor_slope::<E>(a, b, dy, db))
+                    });
+                }
+            }
+        }
+    }
+
+    fn add_assign(&self, x: &[E], y: &mut [E]) {
+        assert_eq!(x.len(), y.len(), "add_assign: x and y differ in length");
+        let isa = self.isa;
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, add_assign::<E>(x, y)));
+    }
+
+    fn fill(&self, value: f64, y: &mut [E]) {
+        par::split(y.len(), GRAIN, y, &|_, y| y.fill(E::from_f64(value)));
+    }
+
+    fn copy(&self, x: &[E], y: &mut [E]) {
+        assert_eq!(x.len(), y.len(), "copy: x and y differ in length");
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| y.copy_from_slice(x));
+    }
+
+    fn all_finite(&self, x: &[E]) -> bool {
+        dispatch!(self.isa, all_finite::<E>(x))
+    }
+}

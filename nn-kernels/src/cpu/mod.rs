@@ -1,0 +1,110 @@
+//! The host's processor.
+//!
+//! Each file holds the kernels of one family. [`simd`] compiles them for every instruction set, and
+//! [`Cpu::new`] picks the one to run; [`par`] spreads large ones over threads.
+
+mod elementwise;
+mod isa;
+mod memory;
+mod par;
+mod real;
+mod reduce;
+mod scratch;
+mod simd;
+
+mod batch_norm;
+mod conv;
+mod layout;
+mod linear;
+mod loss;
+mod math;
+mod norm;
+mod optim;
+mod pool;
+mod random;
+mod table;
+
+use std::marker::PhantomData;
+
+use crate::{Device, DeviceError};
+use isa::Available;
+pub use isa::Isa;
+pub use memory::Buffer;
+pub use real::Real;
+
+/// The host's processor, computing with elements `E`: `f32` or `f64`.
+pub struct Cpu<E> {
+    isa: Available,
+    elem: PhantomData<fn() -> E>,
+}
+
+impl<E> Clone for Cpu<E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for Cpu<E> {}
+
+impl<E> std::fmt::Debug for Cpu<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cpu<{}>({})", std::any::type_name::<E>(), self.isa())
+    }
+}
+
+impl<E> Cpu<E> {
+    /// With the instruction set that the variable `NN_ISA` names (`portable`, `avx2`, `avx512` or `neon`),
+    /// or else the fastest this machine has. A name this machine does not offer is an error.
+    pub fn new() -> Result<Self, DeviceError> {
+        let isa = match std::env::var_os("NN_ISA") {
+            Some(name) => Available::named(&name.to_string_lossy())?,
+            None => Available::best(),
+        };
+        Ok(Self { isa, elem: PhantomData })
+    }
+
+    /// With this instruction set, if this machine has it.
+    pub fn with_isa(isa: Isa) -> Result<Self, DeviceError> {
+        Ok(Self { isa: Available::checked(isa)?, elem: PhantomData })
+    }
+
+    /// The instruction set that its kernels use.
+    pub fn isa(&self) -> Isa {
+        self.isa.get()
+    }
+}
+
+impl<E> Default for Cpu<E> {
+    /// As [`new`](Self::new), but the fastest instruction set where `NN_ISA` asks for one that is missing.
+    fn default() -> Self {
+        Self::new().unwrap_or(Self { isa: Available::best(), elem: PhantomData })
+    }
+}
+
+impl<E: Real> Device for Cpu<E> {}
+
+/// The view, or nothing where it is empty: an operand that this call does not need.
+fn given<T>(view: &[T]) -> Option<&[T]> {
+    (!view.is_empty()).then_some(view)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_send_sync_and_says_what_it_is() {
+        fn check<T: Send + Sync + Clone>(_: &T) {}
+        let device = Cpu::<f32>::with_isa(Isa::Portable).unwrap();
+        check(&device);
+        assert_eq!(device.isa(), Isa::Portable);
+        assert_eq!(format!("{device:?}"), "Cpu<f32>(portable)");
+    }
+
+    #[test]
+    fn a_missing_instruction_set_is_an_error() {
+        for isa in [Isa::Avx512, Isa::Neon] {
+            assert_eq!(Cpu::<f32>::with_isa(isa).is_ok(), isa.is_available());
+        }
+    }
+}

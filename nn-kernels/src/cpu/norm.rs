@@ -1,0 +1,427 @@
+use super::par::{self, Rows, rows_per_task};
+use super::simd::{Simd, dispatch};
+use super::{Cpu, Real, batch_norm, reduce, scratch};
+use crate::ops::{BatchNormSpec, Norm};
+
+type RowsMut<'a, E> = Rows<&'a mut [E]>;
+
+/// Mean and 1/√(variance + eps) of a row.
+#[inline(always)]
+fn moments<E: Real>(eps: f64, x: &[E]) -> (f64, f64) {
+    let n = x.len() as f64;
+    let mean = reduce::sum(x, |v| v) / n;
+    let variance = reduce::sum(x, |v| (v - mean) * (v - mean)) / n;
+    (mean, 1.0 / (variance + eps).sqrt())
+}
+
+/// y = (x − mean)·rstd·γ + β. In double precision, or a large mean would leave only its rounding.
+#[inline(always)]
+fn affine_row<E: Real>(mean: f64, rstd: f64, x: &[E], gamma: Option<&[E]>, beta: Option<&[E]>, y: &mut [E]) {
+    let normal = |x: E| (x.to_f64() - mean) * rstd;
+    let both = y.iter_mut().zip(x);
+    match (gamma, beta) {
+        (None, None) => both.for_each(|(y, &x)| *y = E::from_f64(normal(x))),
+        (Some(gamma), None) => {
+            both.zip(gamma).for_each(|((y, &x), g)| *y = E::from_f64(normal(x) * g.to_f64()));
+        }
+        (None, Some(beta)) => both.zip(beta).for_each(|((y, &x), b)| *y = E::from_f64(normal(x) + b.to_f64())),
+        (Some(gamma), Some(beta)) => both
+            .zip(gamma.iter().zip(beta))
+            .for_each(|((y, &x), (g, b))| *y = E::from_f64(normal(x) * g.to_f64() + b.to_f64())),
+    }
+}
+
+/// dx = rstd·(g − mean(g)·`centred` − x̂·mean(g·x̂)), with g = dy·γ.
+#[inline(always)]
+fn slope_row<E: Real>(centred: bool, mean: f64, rstd: f64, x: &[E], gamma: Option<&[E]>, dy: &[E], dx: &mut [E]) {
+    let n = x.len() as f64;
+    // g goes to dx first; rounding it there would cost precision, so it is made again where it is used.
+    let (sum, product) = match gamma {
+        None => (reduce::sum(dy, |g| g), reduce::sum2(x, dy, |x, g| (x - mean) * g)),
+        Some(gamma) => {
+            (reduce::sum2(gamma, dy, |w, g| w * g), reduce::sum3(x, gamma, dy, |x, w, g| (x - mean) * (w * g)))
+        }
+    };
+    let shift = if centred { sum / n } else { 0.0 };
+    let pull = rstd * rstd * product / n;
+    let slope = |x: E, g: f64| E::from_f64(rstd * (g - shift - (x.to_f64() - mean) * pull));
+    let both = dx.iter_mut().zip(x.iter().zip(dy));
+    match gamma {
+        None => both.for_each(|(dx, (&x, g))| *dx = slope(x, g.to_f64())),
+        Some(gamma) => {
+            both.zip(gamma).for_each(|((dx, (&x, g)), w)| *dx = slope(x, w.to_f64() * g.to_f64()));
+        }
+    }
+}
+
+#[inline(always)]
+fn layer_norm<S: Simd, E: Real>(
+    cols: usize,
+    eps: f64,
+    x: &[E],
+    gamma: Option<&[E]>,
+    beta: Option<&[E]>,
+    y: &mut [E],
+    stats: Option<&mut [E]>,
+) {
+    let mut stats = stats.map(|stats| stats.chunks_exact_mut(2));
+    for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
+        let (mean, rstd) = moments(eps, x);
+        affine_row(mean, rstd, x, gamma, beta, y);
+        if let Some([m, r]) = stats.as_mut().and_then(Iterator::next) {
+            (*m, *r) = (E::from_f64(mean), E::from_f64(rstd));
+        }
+    }
+}
+
+/// The mean of each row once more: `stats` holds it rounded, which is too coarse where it is large.
+#[inline(always)]
+fn row_means<S: Simd, E: Real>(cols: usize, x: &[E], means: &mut [f64]) {
+    for (mean, x) in means.iter_mut().zip(x.chunks_exact(cols)) {
+        *mean = reduce::sum(x, |v| v) / cols as f64;
+    }
+}
+
+#[inline(always)]
+fn layer_norm_dx<S: Simd, E: Real>(
+    cols: usize,
+    x: &[E],
+    gamma: Option<&[E]>,
+    means: &[f64],
+    stats: &[E],
+    dy: &[E],
+    dx: &mut [E],
+) {
+    let rows = x.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
+    for (((x, dy), dx), (mean, stat)) in rows.zip(means.iter().zip(stats.chunks_exact(2))) {
+        slope_row(true, *mean, stat[1].to_f64(), x, gamma, dy, dx);
+    }
+}
+
+#[inline(always)]
+fn layer_norm_dgamma<S: Simd, E: Real>(
+    cols: usize,
+    first: usize,
+    x: &[E],
+    means: &[f64],
+    stats: &[E],
+    dy: &[E],
+    dgamma: &mut [E],
+) {
+    reduce::sum_columns(
+        cols,
+        first,
+        x,
+        dy,
+        dgamma,
+        |r| (means[r], stats[2 * r + 1].to_f64()),
+        |(m, s), x, g| g * ((x - m) * s),
+    );
+}
+
+#[inline(always)]
+fn rms_norm<S: Simd, E: Real>(
+    cols: usize,
+    eps: f64,
+    x: &[E],
+    gamma: Option<&[E]>,
+    y: &mut [E],
+    stats: Option<&mut [E]>,
+) {
+    let mut stats = stats.map(|stats| stats.iter_mut());
+    for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
+        let rstd = 1.0 / (reduce::sum(x, |v| v * v) / cols as f64 + eps).sqrt();
+        affine_row(0.0, rstd, x, gamma, None, y);
+        if let Some(stat) = stats.as_mut().and_then(Iterator::next) {
+            *stat = E::from_f64(rstd);
+        }
+    }
+}
+
+#[inline(always)]
+fn rms_norm_dx<S: Simd, E: Real>(cols: usize, x: &[E], gamma: Option<&[E]>, stats: &[E], dy: &[E], dx: &mut [E]) {
+    let rows = x.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
+    for (((x, dy), dx), stat) in rows.zip(stats) {
+        slope_row(false, 0.0, stat.to_f64(), x, gamma, dy, dx);
+    }
+}
+
+#[inline(always)]
+fn rms_norm_dgamma<S: Simd, E: Real>(cols: usize, first: usize, x: &[E], stats: &[E], dy: &[E], dgamma: &mut [E]) {
+    reduce::sum_columns(cols, first, x, dy, dgamma, |r| stats[r].to_f64(), |s, x, g| g * (x * s));
+}
+
+#[inline(always)]
+fn column_sums<S: Simd, E: Real>(cols: usize, first: usize, x: &[E], y: &mut [E]) {
+    reduce::sum_columns(cols, first, x, x, y, |_| (), |(), x, _| x);
+}
+
+#[inline(always)]
+fn softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
+    for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
+        let max = reduce::max(x);
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = (x - max).exp::<S>();
+        }
+        let scale = E::from_f64(1.0 / reduce::sum(y, |v| v));
+        y.iter_mut().for_each(|y| *y = *y * scale);
+    }
+}
+
+#[inline(always)]
+fn softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
+    let rows = y.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
+    for ((y, dy), dx) in rows {
+        let dot = reduce::sum2(y, dy, |y, g| y * g);
+        for ((dx, y), g) in dx.iter_mut().zip(y).zip(dy) {
+            *dx = E::from_f64(y.to_f64() * (g.to_f64() - dot));
+        }
+    }
+}
+
+#[inline(always)]
+fn log_softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
+    for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
+        let max = reduce::max(x);
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = (x - max).exp::<S>();
+        }
+        let log = max.to_f64() + reduce::sum(y, |v| v).ln();
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = E::from_f64(x.to_f64() - log);
+        }
+    }
+}
+
+#[inline(always)]
+fn log_softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
+    let rows = y.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
+    for ((y, dy), dx) in rows {
+        let sum = E::from_f64(reduce::sum(dy, |g| g));
+        for ((dx, &y), &g) in dx.iter_mut().zip(y).zip(dy) {
+            *dx = g - y.exp::<S>() * sum;
+        }
+    }
+}
+
+/// How many rows of `cols` values `x` holds.
+#[track_caller]
+pub(crate) fn rows_of<E>(name: &str, cols: usize, x: &[E]) -> usize {
+    assert!(cols > 0, "{name}: rows of no values");
+    assert_eq!(x.len() % cols, 0, "{name}: {} values are no whole rows of {cols}", x.len());
+    x.len() / cols
+}
+
+#[track_caller]
+fn check(name: &str, operand: &str, found: usize, expected: usize) {
+    assert_eq!(found, expected, "{name}: {operand} has {found} values, not {expected}");
+}
+
+impl<E: Real> Cpu<E> {
+    /// y[j] += Σ over rows of x, each column in the order of its rows.
+    pub(crate) fn add_column_sums(&self, cols: usize, x: &[E], y: &mut [E]) {
+        let isa = self.isa;
+        par::split(cols, rows_per_task(x.len() / cols.max(1)), y, &|first, y| {
+            dispatch!(isa, column_sums::<E>(cols, first, x, y))
+        });
+    }
+
+    /// Calls `f` with pieces of rows of `x` and `y`.
+    fn by_rows(&self, cols: usize, x: &[E], y: &mut [E], f: impl Fn(&[E], &mut [E]) + Sync) {
+        let rows = x.len() / cols;
+        par::split(rows, rows_per_task(cols), (Rows(x, cols), Rows(y, cols)), &|_, (x, y): (Rows<_>, RowsMut<E>)| {
+            f(x.0, y.0)
+        });
+    }
+
+    /// Calls `f` with pieces of rows of `x`, `dy` and `dx`.
+    fn by_rows_vjp(&self, cols: usize, x: &[E], dy: &[E], dx: &mut [E], f: impl Fn(&[E], &[E], &mut [E]) + Sync) {
+        let views = (Rows(x, cols), Rows(dy, cols), Rows(dx, cols));
+        par::split(x.len() / cols, rows_per_task(cols), views, &|_, (x, dy, dx): (Rows<_>, Rows<_>, RowsMut<E>)| {
+            f(x.0, dy.0, dx.0)
+        });
+    }
+}
+
+impl<E: Real> Norm for Cpu<E> {
+    fn layer_norm(
+        &self,
+        cols: usize,
+        eps: f64,
+        x: &[E],
+        gamma: Option<&[E]>,
+        beta: Option<&[E]>,
+        y: &mut [E],
+        stats: Option<&mut [E]>,
+    ) {
+        let rows = rows_of("layer_norm", cols, x);
+        check("layer_norm", "y", y.len(), x.len());
+        gamma.inspect(|v| check("layer_norm", "gamma", v.len(), cols));
+        beta.inspect(|v| check("layer_norm", "beta", v.len(), cols));
+        if let Some(stats) = &stats {
+            check("layer_norm", "stats", stats.len(), 2 * rows);
+        }
+        let isa = self.isa;
+        let views = (Rows(x, cols), Rows(y, cols), stats.map(|stats| Rows(stats, 2)));
+        par::split(rows, rows_per_task(cols), views, &|_, (x, y, stats)| {
+            let stats = stats.map(|stats| stats.0);
+            dispatch!(isa, layer_norm::<E>(cols, eps, x.0, gamma, beta, y.0, stats))
+        });
+    }
+
+    fn layer_norm_vjp(
+        &self,
+        cols: usize,
+        x: &[E],
+        gamma: Option<&[E]>,
+        stats: &[E],
+        dy: &[E],
+        dx: Option<&mut [E]>,
+        dgamma: Option<&mut [E]>,
+        dbeta: Option<&mut [E]>,
+    ) {
+        let rows = rows_of("layer_norm_vjp", cols, x);
+        gamma.inspect(|v| check("layer_norm_vjp", "gamma", v.len(), cols));
+        check("layer_norm_vjp", "stats", stats.len(), 2 * rows);
+        check("layer_norm_vjp", "dy", dy.len(), x.len());
+        let isa = self.isa;
+        scratch::with(rows, |means| {
+            par::split(rows, rows_per_task(cols), (Rows(x, cols), &mut *means), &|_, (x, means)| {
+                dispatch!(isa, row_means::<E>(cols, x.0, means))
+            });
+            let means = &*means;
+            if let Some(dx) = dx {
+                check("layer_norm_vjp", "dx", dx.len(), x.len());
+                let views = (Rows(x, cols), means, Rows(stats, 2), Rows(dy, cols), Rows(dx, cols));
+                par::split(rows, rows_per_task(cols), views, &|_, (x, means, stats, dy, dx)| {
+                    dispatch!(isa, layer_norm_dx::<E>(cols, x.0, gamma, means, stats.0, dy.0, dx.0))
+                });
+            }
+            if let Some(dgamma) = dgamma {
+                check("layer_norm_vjp", "dgamma", dgamma.len(), cols);
+                par::split(cols, rows_per_task(rows), dgamma, &|first, dgamma| {
+                    dispatch!(isa, layer_norm_dgamma::<E>(cols, first, x, means, stats, dy, dgamma))
+                });
+            }
+        });
+        if let Some(dbeta) = dbeta {
+            check("layer_norm_vjp", "dbeta", dbeta.len(), cols);
+            self.add_column_sums(cols, dy, dbeta);
+        }
+    }
+
+    fn rms_norm(&self, cols: usize, eps: f64, x: &[E], gamma: Option<&[E]>, y: &mut [E], stats: Option<&mut [E]>) {
+        let rows = rows_of("rms_norm", cols, x);
+        check("rms_norm", "y", y.len(), x.len());
+        gamma.inspect(|v| check("rms_norm", "gamma", v.len(), cols));
+        if let Some(stats) = &stats {
+            check("rms_norm", "stats", stats.len(), rows);
+        }
+        let isa = self.isa;
+        par::split(rows, rows_per_task(cols), (Rows(x, cols), Rows(y, cols), stats), &|_, (x, y, stats)| {
+            dispatch!(isa, rms_norm::<E>(cols, eps, x.0, gamma, y.0, stats))
+        });
+    }
+
+    fn rms_norm_vjp(
+        &self,
+        cols: usize,
+        x: &[E],
+        gamma: Option<&[E]>,
+        stats: &[E],
+        dy: &[E],
+        dx: Option<&mut [E]>,
+        dgamma: Option<&mut [E]>,
+    ) {
+        let rows = rows_of("rms_norm_vjp", cols, x);
+        gamma.inspect(|v| check("rms_norm_vjp", "gamma", v.len(), cols));
+        check("rms_norm_vjp", "stats", stats.len(), rows);
+        check("rms_norm_vjp", "dy", dy.len(), x.len());
+        let isa = self.isa;
+        if let Some(dx) = dx {
+            check("rms_norm_vjp", "dx", dx.len(), x.len());
+            let views = (Rows(x, cols), stats, Rows(dy, cols), Rows(dx, cols));
+            par::split(rows, rows_per_task(cols), views, &|_, (x, stats, dy, dx)| {
+                dispatch!(isa, rms_norm_dx::<E>(cols, x.0, gamma, stats, dy.0, dx.0))
+            });
+        }
+        if let Some(dgamma) = dgamma {
+            check("rms_norm_vjp", "dgamma", dgamma.len(), cols);
+            par::split(cols, rows_per_task(rows), dgamma, &|first, dgamma| {
+                dispatch!(isa, rms_norm_dgamma::<E>(cols, first, x, stats, dy, dgamma))
+            });
+        }
+    }
+
+    fn batch_norm_train(
+        &self,
+        s: &BatchNormSpec,
+        x: &[E],
+        gamma: &[E],
+        beta: &[E],
+        y: &mut [E],
+        stats: &mut [E],
+        running: Option<&mut [E]>,
+    ) {
+        batch_norm::train(self.isa, s, x, gamma, beta, y, stats, running);
+    }
+
+    fn batch_norm_infer(&self, s: &BatchNormSpec, x: &[E], gamma: &[E], beta: &[E], running: &[E], y: &mut [E]) {
+        batch_norm::infer(self.isa, s, x, gamma, beta, running, y);
+    }
+
+    fn batch_norm_vjp(
+        &self,
+        s: &BatchNormSpec,
+        constant: bool,
+        x: &[E],
+        gamma: &[E],
+        stats: &[E],
+        dy: &[E],
+        dx: Option<&mut [E]>,
+        dgamma: Option<&mut [E]>,
+        dbeta: Option<&mut [E]>,
+    ) {
+        batch_norm::vjp(self.isa, s, constant, x, gamma, stats, dy, dx, dgamma, dbeta);
+    }
+
+    fn batch_norm_stats(&self, s: &BatchNormSpec, running: &[E], stats: &mut [E]) {
+        check("batch_norm_stats", "running", running.len(), 2 * s.channels);
+        check("batch_norm_stats", "stats", stats.len(), 2 * s.channels);
+        let (means, variances) = running.split_at(s.channels);
+        for (stat, (&mean, variance)) in stats.chunks_exact_mut(2).zip(means.iter().zip(variances)) {
+            stat[0] = mean;
+            stat[1] = E::from_f64(1.0 / (variance.to_f64() + s.eps).sqrt());
+        }
+    }
+
+    fn softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
+        rows_of("softmax", cols, x);
+        check("softmax", "y", y.len(), x.len());
+        let isa = self.isa;
+        self.by_rows(cols, x, y, |x, y| dispatch!(isa, softmax::<E>(cols, x, y)));
+    }
+
+    fn softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
+        rows_of("softmax_vjp", cols, y);
+        check("softmax_vjp", "dy", dy.len(), y.len());
+        check("softmax_vjp", "dx", dx.len(), y.len());
+        let isa = self.isa;
+        self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| dispatch!(isa, softmax_vjp::<E>(cols, y, dy, dx)));
+    }
+
+    fn log_softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
+        rows_of("log_softmax", cols, x);
+        check("log_softmax", "y", y.len(), x.len());
+        let isa = self.isa;
+        self.by_rows(cols, x, y, |x, y| dispatch!(isa, log_softmax::<E>(cols, x, y)));
+    }
+
+    fn log_softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
+        rows_of("log_softmax_vjp", cols, y);
+        check("log_softmax_vjp", "dy", dy.len(), y.len());
+        check("log_softmax_vjp", "dx", dx.len(), y.len());
+        let isa = self.isa;
+        self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| dispatch!(isa, log_softmax_vjp::<E>(cols, y, dy, dx)));
+    }
+}

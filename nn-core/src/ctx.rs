@@ -154,14 +154,17 @@ impl<'d, D: Device> Ctx<'d, D> {
         self.place
     }
 
-    /// Runs a part of the layer that is running, `offset` places further on.
-    #[inline(always)]
-    pub fn at<R>(&mut self, offset: u32, run: impl FnOnce(&mut Self) -> R) -> R {
+    /// Goes to a part of the layer that is running, `offset` places further on. Gives the place to
+    /// [leave](Self::leave) for.
+    pub fn enter(&mut self, offset: u32) -> u32 {
         let here = self.place;
-        self.place = here + offset;
-        let result = run(self);
-        self.place = here;
-        result
+        self.place += offset;
+        here
+    }
+
+    /// Goes back.
+    pub fn leave(&mut self, place: u32) {
+        self.place = place;
     }
 
     /// Looks at a layer's output, if the call watches.

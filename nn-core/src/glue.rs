@@ -3,11 +3,10 @@
 use nn_kernels::{Device, View, ViewMut};
 
 use crate::ctx::Ctx;
-use crate::layer::{Forward, Layer, Module, Vjp};
+use crate::layer::{Forward, Module, Vjp};
 use crate::signature::Signature;
 use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut, slice, slice_mut};
 use crate::tree::Field;
-use crate::Size;
 
 /// A layer's place in a module: where its parameters are, and how many places lie before it.
 #[derive(Clone, Copy, Debug)]
@@ -20,14 +19,14 @@ pub struct Step {
 
 /// The buffer of a value: in the saved region if the vjp needs it, else in a slot that later values reuse.
 #[inline(always)]
-pub fn value<'s, D: Device, V: Signature>(
+pub fn value<'s, 'a: 's, D: Device, V: Signature>(
     cx: &Ctx<'_, D>,
     keep: bool,
-    saved: &mut Region<'s, D>,
+    saved: &mut Region<'a, D>,
     slot: &'s mut Region<'_, D>,
 ) -> TensorsMut<'s, D> {
     if keep && cx.keeps() {
-        TensorsMut::carve(cx, &V::SIG, saved)
+        TensorsMut::carve(cx, &V::SIG, saved).shorten()
     } else {
         TensorsMut::carve(cx, &V::SIG, &mut slot.reborrow())
     }
@@ -52,12 +51,6 @@ pub fn gradient<'s, D: Device, V: Signature>(
     TensorsMut::carve_gradient(cx, &V::SIG, &mut slot.reborrow())
 }
 
-/// What a layer keeps for its vjp, if the call keeps anything.
-#[inline(always)]
-pub const fn saved_size<L: Layer<X>, X: Signature>(keeps: bool) -> Size {
-    L::SAVED.when(keeps)
-}
-
 /// y = layer(x), for a layer within a module.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "generated code calls it, with one argument a buffer")]
@@ -72,21 +65,19 @@ pub fn forward<D: Device, L: Module<D, X>, X: Signature>(
     scratch: &mut Region<'_, D>,
 ) {
     let keeps = cx.keeps();
-    let saved = saved.part(cx, saved_size::<L, X>(keeps));
-    cx.at(step.place, |cx| {
-        L::forward(
-            cx,
-            Forward {
-                params: slice::<D>(params, step.field.params, step.field.params_len),
-                state: state.field(step.field),
-                x,
-                y: y.reborrow(),
-                saved,
-                scratch: scratch.reborrow(),
-            },
-        );
-        cx.look(y.read());
-    });
+    let mut saved = saved.part(cx, L::SAVED.when(keeps));
+    let place = cx.enter(step.place);
+    let call = Forward {
+        params: slice::<D>(params, step.field.params, step.field.params_len),
+        state: state.field(step.field),
+        x: x.shorten(),
+        y: y.reborrow(),
+        saved: saved.reborrow(),
+        scratch: scratch.reborrow(),
+    };
+    L::forward(cx, call);
+    cx.look(y.read());
+    cx.leave(place);
 }
 
 /// The gradients of [`forward`].
@@ -101,27 +92,23 @@ pub fn vjp<D: Device, L: Module<D, X>, X: Signature>(
     y: Tensors<'_, D>,
     saved: RegionRef<'_, D>,
     dy: Tensors<'_, D>,
-    dx: TensorsMut<'_, D>,
+    mut dx: TensorsMut<'_, D>,
     dparams: &mut Option<ViewMut<'_, D>>,
     scratch: &mut Region<'_, D>,
 ) {
     let field = step.field;
-    cx.at(step.place, |cx| {
-        L::vjp(
-            cx,
-            Vjp {
-                params: slice::<D>(params, field.params, field.params_len),
-                state: slice::<D>(state, field.state, field.state_len),
-                x,
-                y,
-                saved,
-                dy,
-                dx,
-                dparams: dparams
-                    .as_mut()
-                    .map(|d| slice_mut::<D>(D::reborrow(d), field.params, field.params_len)),
-                scratch: scratch.reborrow(),
-            },
-        );
-    });
+    let place = cx.enter(step.place);
+    let call = Vjp {
+        params: slice::<D>(params, field.params, field.params_len),
+        state: slice::<D>(state, field.state, field.state_len),
+        x: x.shorten(),
+        y: y.shorten(),
+        saved: saved.shorten(),
+        dy: dy.shorten(),
+        dx: dx.reborrow(),
+        dparams: dparams.as_mut().map(|d| slice_mut::<D>(D::reborrow(d), field.params, field.params_len)),
+        scratch: scratch.reborrow(),
+    };
+    L::vjp(cx, call);
+    cx.leave(place);
 }

@@ -1,4 +1,4 @@
-use crate::dims::{Dim, Dims, Extent};
+use crate::dims::{Dim, Dims};
 use crate::{Size, Text};
 use std::marker::PhantomData;
 
@@ -259,9 +259,4 @@ macro_rules! __shape {
     ($a:ty, $b:ty, $c:ty, $d:ty) => { $crate::S4<$a, $b, $c, $d> };
     ($a:ty, $b:ty, $c:ty, $d:ty, $e:ty) => { $crate::S5<$a, $b, $c, $d, $e> };
     ($a:ty, $b:ty, $c:ty, $d:ty, $e:ty, $f:ty) => { $crate::S6<$a, $b, $c, $d, $e, $f> };
-}
-
-/// Extent of an axis, for rules that compare one axis only.
-pub(crate) const fn fixed(extent: Extent) -> bool {
-    extent.length.is_none()
 }

@@ -53,12 +53,27 @@ impl<'a, D: Device> Tensors<'a, D> {
         self
     }
 
+    /// Shorter-lived views of the same tensors.
+    pub fn shorten<'b>(self) -> Tensors<'b, D>
+    where
+        'a: 'b,
+    {
+        let items = self.items.map(|item| {
+            item.map(|t| match t {
+                Tensor::Real(view) => Tensor::Real(D::shorten(view)),
+                Tensor::Ids(view) => Tensor::Ids(D::shorten(view)),
+            })
+        });
+        Tensors { len: self.len, items }
+    }
+
     /// These tensors, then those.
-    pub fn join(mut self, other: Self) -> Self {
+    pub fn join(self, other: Tensors<'a, D>) -> Self {
+        let mut all = self;
         for item in other.items.into_iter().flatten() {
-            self = self.and(item);
+            all = all.and(item);
         }
-        self
+        all
     }
 
     /// How many there are.
@@ -166,7 +181,7 @@ impl<'a, D: Device> TensorsMut<'a, D> {
     }
 
     /// These tensors, then those.
-    pub fn join(mut self, other: Self) -> Self {
+    pub fn join(mut self, other: TensorsMut<'a, D>) -> Self {
         let n = other.len;
         for item in other.items.into_iter().take(n) {
             self = self.and(item);
@@ -220,6 +235,19 @@ impl<'a, D: Device> TensorsMut<'a, D> {
             if i < n { a = a.and(item) } else { b = b.and(item) }
         }
         (a, b)
+    }
+
+    /// Shorter-lived views of the same tensors, in place of the longer-lived ones.
+    pub fn shorten<'b>(self) -> TensorsMut<'b, D>
+    where
+        'a: 'b,
+    {
+        let items = self.items.map(|item| match item {
+            TensorMut::Real(view) => TensorMut::Real(D::shorten_mut(view)),
+            TensorMut::Ids(view) => TensorMut::Ids(D::shorten_mut(view)),
+            TensorMut::Unwanted => TensorMut::Unwanted,
+        });
+        TensorsMut { len: self.len, items }
     }
 
     /// Shorter-lived views of the same tensors.
@@ -365,6 +393,14 @@ impl<'a, D: Memory> RegionRef<'a, D> {
         Self(self.next(cx.bytes(size)))
     }
 
+    /// The same memory, for a shorter time.
+    pub fn shorten<'b>(self) -> RegionRef<'b, D>
+    where
+        'a: 'b,
+    {
+        RegionRef(D::shorten(self.0))
+    }
+
     /// The next tensors.
     pub fn tensors(&mut self, cx: &Ctx<'_, D>, sig: &Sig) -> Tensors<'a, D>
     where
@@ -400,7 +436,7 @@ impl<D: Memory> State<'_, D> {
     /// The part of a field.
     pub fn field(&mut self, field: Field) -> State<'_, D> {
         match self {
-            Self::Read(view) => State::Read(slice::<D>(*view, field.state, field.state_len)),
+            Self::Read(view) => State::Read(slice::<D>(D::shorten(*view), field.state, field.state_len)),
             Self::Write(view) => {
                 State::Write(slice_mut::<D>(D::reborrow(view), field.state, field.state_len))
             }
@@ -410,7 +446,7 @@ impl<D: Memory> State<'_, D> {
     /// Its values.
     pub fn read(&self) -> View<'_, D> {
         match self {
-            Self::Read(view) => *view,
+            Self::Read(view) => D::shorten(*view),
             Self::Write(view) => D::read(view),
         }
     }
@@ -425,8 +461,8 @@ impl<D: Memory> State<'_, D> {
 }
 
 /// `len` elements from `start` on.
-pub fn slice<D: Memory>(view: View<'_, D>, start: usize, len: usize) -> View<'_, D> {
-    D::split(D::split(view, start).1, len).0
+pub fn slice<'b, 'a: 'b, D: Memory>(view: View<'a, D>, start: usize, len: usize) -> View<'b, D> {
+    D::shorten(D::split(D::split(view, start).1, len).0)
 }
 
 /// `len` elements from `start` on.

@@ -46,6 +46,11 @@ pub trait Memory: Clone + Send + Sync + 'static {
     fn reborrow<'b, T: Pod>(view: &'b mut Self::ViewMut<'_, T>) -> Self::ViewMut<'b, T>;
     /// A shorter-lived shared view of the same values.
     fn read<'b, T: Pod>(view: &'b Self::ViewMut<'_, T>) -> Self::View<'b, T>;
+    /// A shorter-lived view of the same values. Views are projections, of which the compiler does not know
+    /// that a longer life serves where a shorter one is asked for.
+    fn shorten<'b, 'a: 'b, T: Pod>(view: Self::View<'a, T>) -> Self::View<'b, T>;
+    /// A shorter-lived exclusive view of the same values, in place of the longer-lived one.
+    fn shorten_mut<'b, 'a: 'b, T: Pod>(view: Self::ViewMut<'a, T>) -> Self::ViewMut<'b, T>;
     /// Gives up exclusiveness for the rest of the view's life.
     fn freeze<'a, T: Pod>(view: Self::ViewMut<'a, T>) -> Self::View<'a, T>;
     /// Bytes read as values. Panics if they are misaligned or not a whole number of values.

@@ -392,7 +392,7 @@ impl Forward<'_> {
                 let name = format_ident!("y{v}");
                 quote!(let mut #name = #name;)
             });
-            let read = |v: ValueId| { let name = format_ident!("v{v}"); quote!(#name) };
+            let read = |v: ValueId| { let name = format_ident!("v{v}"); quote!(#name.shorten()) };
             let write = |v: ValueId| { let name = format_ident!("y{v}"); quote!(#name.reborrow()) };
             let input = self.joined(&node.inputs, read, quote!(nn::Tensors::EMPTY));
             let output = self.joined(&node.outputs, write, quote!(nn::TensorsMut::empty()));
@@ -481,7 +481,7 @@ impl Forward<'_> {
                     Write::Add(slot) => {
                         let (t, slot) = (format_ident!("t{i}"), format_ident!("slot{slot}"));
                         buffers.extend(quote!(let mut #t = nn::gradient::<__nn_D, #marker>(cx, &mut #slot);));
-                        sums.extend(quote!(#g.add(cx, #t.read());));
+                        sums.extend(quote!(#g.add(cx, #t.read()); drop(#t);));
                         gradients.push(quote!(#t.reborrow()));
                     }
                 }
@@ -490,7 +490,7 @@ impl Forward<'_> {
                 Some((first, rest)) => quote!(#first #(.join(#rest))*),
                 None => quote!(nn::TensorsMut::empty()),
             };
-            let read = |v: ValueId| { let name = format_ident!("v{v}"); quote!(#name) };
+            let read = |v: ValueId| { let name = format_ident!("v{v}"); quote!(#name.shorten()) };
             let (x, y) = (
                 self.joined(&node.inputs, read, quote!(nn::Tensors::EMPTY)),
                 self.joined(&node.outputs, read, quote!(nn::Tensors::EMPTY)),
@@ -498,13 +498,18 @@ impl Forward<'_> {
             let incoming = |v: ValueId| {
                 if graph.outputs.contains(&v) && !back.copied.contains(&v) {
                     let dy = format_ident!("dy{v}");
-                    quote!(#dy)
+                    quote!(#dy.shorten())
                 } else {
                     let g = format_ident!("g{v}");
                     quote!(#g.read())
                 }
             };
             let dy = self.joined(&node.outputs, incoming, quote!(nn::Tensors::EMPTY));
+            // Ends the loan of the slot, which a later gradient may take.
+            let done = node.outputs.iter().filter(|v| back.slots.of.contains_key(v)).map(|v| {
+                let g = format_ident!("g{v}");
+                quote!(drop(#g);)
+            });
             quote_spanned! {node.span.resolved_at(Span::call_site())=>
                 #(#zeroed)*
                 #buffers
@@ -512,6 +517,7 @@ impl Forward<'_> {
                     cx, #plan_ty::#step, params, state, #x, #y, #own, #dy, #dx, &mut dparams, &mut scratch,
                 );
                 #sums
+                #(#done)*
             }
         });
         quote! {

@@ -21,7 +21,6 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
     let mut alias_args = Vec::new();
     let mut extents = Vec::new();
     let mut defaults = Vec::new();
-    let mut required = 0;
     for param in &params {
         match param {
             GenericParam::Const(c) => {
@@ -33,10 +32,7 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
                 extents.push(quote!(<#id as ::nn::__private::Dim>::EXTENT));
                 match &c.default {
                     Some(default) => defaults.push(quote!(::core::option::Option::Some(#default))),
-                    None => {
-                        defaults.push(quote!(::core::option::Option::None));
-                        required = idents.len();
-                    }
+                    None => defaults.push(quote!(::core::option::Option::None)),
                 }
             }
             GenericParam::Type(t) => {
@@ -44,9 +40,6 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
                 idents.push(id.clone());
                 bounds.push(quote!(#id: #b));
                 let default = default.as_ref().map(|d| quote!(= #d));
-                if default.is_none() {
-                    required = idents.len();
-                }
                 alias_params.push(quote!(#id #default));
                 alias_args.push(quote!(#id));
             }
@@ -72,7 +65,7 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
     }
     let own = format_ident!("{name}Of");
     let note = format!("[`{name}`] over dimensions that are types: typenum's, or computed ones.");
-    let rebinds = (required.max(1)..=idents.len()).map(|n| {
+    let rebinds = (1..=idents.len()).map(|n| {
         let rebound: Vec<_> = idents[..n].iter().map(|id| format_ident!("__nn_{id}")).collect();
         let (changed, kept) = idents.split_at(n);
         quote! {

@@ -82,8 +82,10 @@ impl Structure {
                 #(#attrs)*
                 #vis type #name<#(const #dims: usize),*> = #own<#(::nn::__private::C<#dims>),*>;
                 #[allow(non_camel_case_types, reason = "the names must not meet the user's")]
-                impl<#(#dims,)* #(#rebound: ::nn::__private::Arg<#dims>),*>
+                impl<#(#dims: ::nn::__private::Dim,)* #(#rebound: ::nn::__private::Arg<#dims>),*>
                     ::nn::__private::Rebind<(#(#rebound,)*)> for #own<#(#dims),*>
+                where
+                    #(<#rebound as ::nn::__private::Arg<#dims>>::To: ::nn::__private::Dim,)*
                 {
                     type To = #own<#(<#rebound as ::nn::__private::Arg<#dims>>::To),*>;
                 }
@@ -103,7 +105,7 @@ impl Structure {
 
         quote! {
             #own_attrs
-            #vis struct #own #args { #(#(#others)* #visibilities #names: #types,)* #marker }
+            #vis struct #own #params { #(#(#others)* #visibilities #names: #types,)* #marker }
             #alias
 
             #[doc(hidden)]

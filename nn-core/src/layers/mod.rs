@@ -1,4 +1,4 @@
 //! The layers, one file a family.
 
-pub mod elementwise;
-pub mod linear;
+pub(crate) mod elementwise;
+pub(crate) mod linear;

@@ -106,6 +106,14 @@ impl<E: Real> Memory for Cpu<E> {
         view
     }
     #[inline]
+    fn shorten<'b, 'a: 'b, T: Pod>(view: Self::View<'a, T>) -> Self::View<'b, T> {
+        view
+    }
+    #[inline]
+    fn shorten_mut<'b, 'a: 'b, T: Pod>(view: Self::ViewMut<'a, T>) -> Self::ViewMut<'b, T> {
+        view
+    }
+    #[inline]
     fn freeze<'a, T: Pod>(view: Self::ViewMut<'a, T>) -> Self::View<'a, T> {
         view
     }

@@ -100,7 +100,9 @@ pub(crate) fn expand(chain: Chain) -> TokenStream {
         if !taken.insert(name.to_string()) {
             errors.at(&name, format!("there are two layers named `{name}`"));
         }
-        let attrs = FieldAttrs::new(link.attrs, &mut errors);
+        let mut attrs = FieldAttrs::new(link.attrs, &mut errors);
+        let note = format!("`{}`", link.ty.to_token_stream().to_string().replace(" ", "").replace(",", ", "));
+        attrs.others.push(syn::parse_quote!(#[doc = #note]));
         fields.push(Field { attrs, vis: chain.vis.clone(), name, key, ty: link.ty });
     }
 

@@ -3,6 +3,7 @@
 // What the macros generate names `::nn`, also here.
 extern crate self as nn;
 
+pub mod check;
 mod ctx;
 mod describe;
 mod dims;

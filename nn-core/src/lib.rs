@@ -29,6 +29,8 @@ pub use init::{
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
 pub use layers::elementwise::*;
 pub use layers::linear::*;
+pub use layers::norm::*;
+pub use layers::softmax::*;
 pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, View, ViewMut};
 pub use nn_macros::{layer, module, sequential};
 pub use real::{NegativeSci, Real, Sci};

@@ -2,8 +2,25 @@
 
 pub(crate) mod elementwise;
 pub(crate) mod linear;
+pub(crate) mod norm;
+pub(crate) mod softmax;
 
-use crate::dims::Dims;
+use crate::Text;
+use crate::dims::{Dims, Extent};
+use crate::fault::{Input, Rule, one_real};
+use crate::signature::Sig;
+
+/// The rule of a layer that works along a last axis of `n` values and keeps the shape.
+const fn along_last(label: &Text, args: &[Extent], given: &Sig, n: Extent) -> Rule {
+    match one_real(label, args, given) {
+        Input::Done(rule) => rule,
+        Input::Tensor(dims) if dims.rank() > 0 && dims.last().same(&n) => Rule::ok(Sig::real(dims)),
+        Input::Tensor(dims) => {
+            let takes = n.write(Text::new().str("[.., ")).str("]");
+            Rule::mismatch(label, takes, given, Sig::real(dims))
+        }
+    }
+}
 
 /// How many rows a sample has, if a row is its last axis.
 const fn rows_of(dims: &Dims) -> usize {

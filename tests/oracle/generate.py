@@ -365,7 +365,7 @@ def normal(c, shape):
 
 
 def negative(c, shape):
-    return -1.0 - c.randn(*shape).abs()
+    return (-1.0 - c.randn(*shape).abs()).float().double()
 
 
 def ties(c, shape):

@@ -43,11 +43,6 @@ pub mod __private {
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
     pub use crate::glue::{Step, forward, gradient, kept, value, vjp};
     pub use crate::size::{largest, sum};
-    pub use crate::tree::{check_declared, check_free, check_split, module_rule, within};
+    pub use crate::tree::{check_declared, check_free, check_split, check_used, field, module_rule, within};
     pub use crate::*;
-
-    /// [`Node::check_used`](crate::Node::check_used) as a function.
-    pub const fn check_used(label: &Text, names: &[&str], used: &[&str]) -> Option<Fault> {
-        crate::Node::EMPTY.check_used(label, names, used)
-    }
 }

@@ -3,26 +3,42 @@
 // What the macros generate names `::nn`, also here.
 extern crate self as nn;
 
+mod batches;
 pub mod check;
+mod checkpoint;
 mod ctx;
 mod describe;
 mod dims;
+mod error;
 mod fault;
 mod glue;
+mod host;
 mod init;
 mod layer;
 mod layers;
+mod loss;
+mod model;
+mod optim;
 mod real;
+mod schedule;
 mod signature;
 mod size;
+mod summary;
+mod table;
 mod tensors;
 mod text;
 mod tree;
+mod weights;
+mod workspace;
 
+pub use batches::{Batches, gather};
+pub use checkpoint::LoadReport;
 pub use ctx::{CallFault, Ctx, Mode};
 pub use describe::{Describe, Row};
 pub use dims::{C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, Plus, Times, UpTo};
+pub use error::Error;
 pub use fault::{Fault, Input, Rule, accept, label, label_with_defaults, one_ids, one_real, two_equal};
+pub use host::Host;
 pub use init::{
     Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal, Zero,
 };
@@ -31,13 +47,22 @@ pub use layers::elementwise::*;
 pub use layers::linear::*;
 pub use layers::norm::*;
 pub use layers::softmax::*;
+pub use loss::{CrossEntropy, Loss, MSE, argmax};
+pub use model::{Evaluation, Model};
+pub use nn_kernels::ops::Reduction;
 pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, View, ViewMut};
 pub use nn_macros::{layer, module, sequential};
+pub use optim::{Adam, AdamW, Optimizer, Saved, Sgd};
 pub use real::{NegativeSci, Real, Sci};
+pub use schedule::Schedule;
 pub use signature::{Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType};
 pub use size::Size;
+pub use summary::Summary;
+pub use table::{Parameter, Run};
 pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
 pub use text::Text;
+pub use weights::Weights;
+pub use workspace::Workspace;
 pub use tree::{Child, Field, Leaf, Node, Role, Stored};
 
 /// What the macros' code names. Not for use by hand.
@@ -46,11 +71,6 @@ pub mod __private {
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
     pub use crate::glue::{Step, forward, gradient, kept, value, vjp};
     pub use crate::size::{largest, sum};
-    pub use crate::tree::{check_declared, check_free, check_split, module_rule, within};
+    pub use crate::tree::{check_declared, check_free, check_split, check_used, field, module_rule, within};
     pub use crate::*;
-
-    /// [`Node::check_used`](crate::Node::check_used) as a function.
-    pub const fn check_used(label: &Text, names: &[&str], used: &[&str]) -> Option<Fault> {
-        crate::Node::EMPTY.check_used(label, names, used)
-    }
 }

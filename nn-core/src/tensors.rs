@@ -392,6 +392,16 @@ impl<D: Memory> Clone for RegionRef<'_, D> {
 impl<D: Memory> Copy for RegionRef<'_, D> {}
 
 impl<'a, D: Memory> RegionRef<'a, D> {
+    /// From bytes, whose start is aligned.
+    pub fn new(bytes: D::View<'a, u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// Nothing.
+    pub fn empty() -> Self {
+        Self(D::empty())
+    }
+
     /// The next `n` values.
     pub fn take<T: Pod>(&mut self, n: usize) -> D::View<'a, T> {
         let bytes = n * size_of::<T>();
@@ -445,7 +455,18 @@ pub enum State<'a, D: Memory> {
     Write(ViewMut<'a, D>),
 }
 
-impl<D: Memory> State<'_, D> {
+impl<'a, D: Memory> State<'a, D> {
+    /// The same state, for a shorter time.
+    pub fn shorten<'b>(self) -> State<'b, D>
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Read(view) => State::Read(D::shorten(view)),
+            Self::Write(view) => State::Write(D::shorten_mut(view)),
+        }
+    }
+
     /// The part of a field.
     pub fn field(&mut self, field: Field) -> State<'_, D> {
         match self {
@@ -481,4 +502,14 @@ pub fn slice<'b, 'a: 'b, D: Memory>(view: View<'a, D>, start: usize, len: usize)
 /// `len` elements from `start` on.
 pub fn slice_mut<D: Memory>(view: ViewMut<'_, D>, start: usize, len: usize) -> ViewMut<'_, D> {
     D::split_mut(D::split_mut(view, start).1, len).0
+}
+
+impl<'a, E: nn_kernels::cpu::Real> TensorsMut<'a, nn_kernels::Cpu<E>> {
+    /// The tensors of real numbers as slices; empty where nobody wants one.
+    pub fn into_slices(self) -> [&'a mut [E]; MAX_TENSORS] {
+        self.items.map(|item| match item {
+            TensorMut::Real(view) => view,
+            _ => &mut [],
+        })
+    }
 }

@@ -261,25 +261,6 @@ impl Node {
         }
         None
     }
-
-    /// Whether every part's name is among `used`, the fields that `forward` calls.
-    pub const fn check_used(&self, label: &Text, names: &[&str], used: &[&str]) -> Option<Fault> {
-        let mut i = 0;
-        while i < names.len() {
-            let mut k = 0;
-            let mut found = false;
-            while k < used.len() {
-                found |= same_str(names[i], used[k]);
-                k += 1;
-            }
-            if !found {
-                let text = Text::new().str("`").text(label).str("` never uses its field `").str(names[i]);
-                return Some(Fault::new(text.str("` in `forward`: use it, or remove it")));
-            }
-            i += 1;
-        }
-        None
-    }
 }
 
 /// What follows `name` and a dot in `path`; nothing, if they are the same: a raw parameter has no name of its
@@ -382,4 +363,36 @@ pub const fn check_free<L: crate::Params>() -> Option<Fault> {
     }
     let text = Text::new().str("`").text(&L::LABEL).str("` has parameters: make it a field of the struct");
     Some(Fault::new(text))
+}
+
+/// Whether every field of a module is among those that its `forward` uses.
+pub const fn check_used(label: &str, names: &[&str], used: &[&str]) -> Option<Fault> {
+    let mut i = 0;
+    while i < names.len() {
+        if position(used, names[i]).is_none() {
+            let text = Text::new().str("`").str(label).str("` never uses its field `").str(names[i]);
+            return Some(Fault::new(text.str("` in `forward`: use it, or remove it")));
+        }
+        i += 1;
+    }
+    None
+}
+
+/// Where the field `name` lies; the name is known to be among `names`.
+pub const fn field(node: &Node, names: &[&str], name: &str) -> Field {
+    match position(names, name) {
+        Some(i) => node.field(i),
+        None => Field::NONE,
+    }
+}
+
+const fn position(names: &[&str], name: &str) -> Option<usize> {
+    let mut i = 0;
+    while i < names.len() {
+        if same_str(names[i], name) {
+            return Some(i);
+        }
+        i += 1;
+    }
+    None
 }

@@ -37,3 +37,8 @@ pub trait Device:
     + ops::Optim
 {
 }
+
+/// The bytes of a slice.
+pub fn bytes_of<T: Pod>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}

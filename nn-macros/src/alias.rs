@@ -1,9 +1,8 @@
 use proc_macro2::TokenStream;
-use quote::{quote, quote_spanned};
+use quote::quote;
 use syn::ItemType;
-use syn::spanned::Spanned;
 
-use crate::errors::{Errors, no_args};
+use crate::errors::{Errors, check, ends, no_args};
 
 /// `#[module] type Tiny = Gpt<64, 384, 6>;`: the alias, and the check of what it names.
 pub(crate) fn expand(args: TokenStream, item: ItemType) -> TokenStream {
@@ -15,11 +14,8 @@ pub(crate) fn expand(args: TokenStream, item: ItemType) -> TokenStream {
         return quote!(#item #errors);
     }
     let name = &item.ident;
-    let check = quote_spanned!(item.ty.span()=>
-        const _: () = ::nn::__private::accept(
-            &<#name as ::nn::__private::Layer<<#name as ::nn::__private::Declared>::In>>::RULE.fault
-        );
-    );
+    let fault = quote!(&<#name as ::nn::__private::Layer<<#name as ::nn::__private::Declared>::In>>::RULE.fault);
+    let check = check(ends(&item.ty), "accept", fault);
     let errors = errors.into_tokens();
     quote!(#item #check #errors)
 }

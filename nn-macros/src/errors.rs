@@ -1,7 +1,7 @@
 use std::fmt::Display;
 
-use proc_macro2::TokenStream;
-use quote::ToTokens;
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote_spanned};
 
 /// Every mistake of one input, so that all are reported at once.
 #[derive(Default)]
@@ -34,4 +34,27 @@ pub(crate) fn no_args(args: TokenStream, errors: &mut Errors) {
     if !args.is_empty() {
         errors.at(args, "this attribute takes no arguments here");
     }
+}
+
+/// The spans of the first and the last token.
+pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
+    let mut spans = tokens.into_token_stream().into_iter().map(|t| match t {
+        proc_macro2::TokenTree::Group(group) => (group.span_open(), group.span_close()),
+        other => (other.span(), other.span()),
+    });
+    let (first, mut last) = spans.next().unwrap_or_else(|| (Span::call_site(), Span::call_site()));
+    if let Some((_, end)) = spans.last() {
+        last = end;
+    }
+    (first, last)
+}
+
+/// `const _: () = f(args);`, for which rustc's arrow goes from the first span to the last: a call's span
+/// reaches from its path to its closing parenthesis.
+pub(crate) fn check((first, last): (Span, Span), f: &str, args: TokenStream) -> TokenStream {
+    let f = proc_macro2::Ident::new(f, first);
+    let path = quote_spanned!(first=> ::nn::__private::#f);
+    let mut args = proc_macro2::Group::new(proc_macro2::Delimiter::Parenthesis, args);
+    args.set_span(last);
+    quote_spanned!(first=> const _: () = #path #args;)
 }

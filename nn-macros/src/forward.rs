@@ -3,7 +3,7 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{FnArg, Ident, ImplItem, ItemImpl, ReturnType, Type};
 
-use crate::errors::{Errors, no_args};
+use crate::errors::{Errors, check, ends, no_args};
 use crate::generics::Consts;
 use crate::graph::{Callee, Graph, Node, Reader, ValueId};
 use crate::plan::{self, Write};
@@ -52,10 +52,10 @@ pub(crate) fn expand(args: TokenStream, item: ItemImpl) -> TokenStream {
     }
     reader.body(&f.block);
     let (gives, gives_span) = match &f.sig.output {
-        ReturnType::Type(_, ty) => (consts.rewrite(ty, &mut reader.errors), ty.span()),
+        ReturnType::Type(_, ty) => (consts.rewrite(ty, &mut reader.errors), ends(ty)),
         ReturnType::Default => {
             reader.errors.at(&f.sig.ident, "`forward` says what it gives: `-> T![10]`");
-            (quote!(()), f.sig.ident.span())
+            (quote!(()), ends(&f.sig.ident))
         }
     };
     if !reader.errors.is_empty() {
@@ -122,7 +122,7 @@ pub(crate) struct Forward<'a> {
     pub(crate) graph: &'a Graph,
     /// The declared output, as a type.
     pub(crate) gives: TokenStream,
-    pub(crate) gives_span: Span,
+    pub(crate) gives_span: (Span, Span),
     /// Whether a field that the graph leaves out is a mistake.
     pub(crate) all_used: bool,
 }
@@ -254,10 +254,12 @@ impl Forward<'_> {
         }
     }
 
-    /// The field of a node, and the layer that its input comes from.
-    fn names(&self, node: &Node) -> (String, &str) {
-        let from = node.inputs.first().map_or("", |v| self.graph.values[*v].from.as_str());
-        (self.key(node), from)
+    /// The field of a node, and the layers that its input comes from.
+    fn names(&self, node: &Node) -> (String, String) {
+        let mut from: Vec<_> = node.inputs.iter().map(|v| self.graph.values[*v].from.as_str()).collect();
+        from.retain(|name| !name.is_empty());
+        from.dedup();
+        (self.key(node), from.join("` and `"))
     }
 
     /// The name a node has in paths: a field's, without the underscore of an unnamed one.
@@ -294,7 +296,10 @@ impl Forward<'_> {
             let field = match &node.callee {
                 Callee::Field(name) => {
                     let fields = fields_trait(self.name);
-                    quote!(<#self_ty as #fields>::#name)
+                    let name = name.to_string();
+                    quote! {
+                        nn::field(<#self_ty as nn::Params>::TREE, <#self_ty as #fields>::__NN_NAMES, #name)
+                    }
                 }
                 Callee::Path(_) => quote!(nn::Field::NONE),
             };
@@ -400,7 +405,7 @@ impl Forward<'_> {
                 let (y, v) = (format_ident!("y{v}"), format_ident!("v{v}"));
                 quote!(let #v = #y.freeze();)
             });
-            quote_spanned! {node.span.resolved_at(Span::call_site())=>
+            quote_spanned! {node.span.0.resolved_at(Span::call_site())=>
                 #(#buffers)* #(#given)*
                 nn::forward::<__nn_D, #layer, #sig>(
                     cx, #plan_ty::#step, params, &mut state, #input, #output, &mut saved, &mut scratch,
@@ -510,7 +515,7 @@ impl Forward<'_> {
                 let g = format_ident!("g{v}");
                 quote!(drop(#g);)
             });
-            quote_spanned! {node.span.resolved_at(Span::call_site())=>
+            quote_spanned! {node.span.0.resolved_at(Span::call_site())=>
                 #(#zeroed)*
                 #buffers
                 nn::vjp::<__nn_D, #layer, #sig>(
@@ -545,49 +550,44 @@ impl Forward<'_> {
         splits: &[TokenStream],
     ) -> TokenStream {
         let graph = self.graph;
-        if !self.consts.is_empty() {
-            return TokenStream::new();
-        }
-        let each = graph.nodes.iter().zip(layers.iter().zip(xs)).map(|(node, (layer, x))| {
-            let (_, from) = self.names(node);
-            let parameters = match &node.callee {
-                Callee::Path(_) => Some(quote_spanned! {node.span=>
-                    const _: () = nn::accept(&nn::check_free::<#layer>());
-                }),
-                Callee::Field(_) => None,
-            };
-            quote_spanned! {node.span=>
-                const _: () = nn::accept_from(&<#layer as nn::Layer<#x>>::RULE.fault, #from);
-                #parameters
-            }
-        });
-        let split_spans = graph.nodes.iter().filter(|n| n.split).map(|n| n.span);
-        let split = splits.iter().zip(split_spans).map(|(check, span)| {
-            quote_spanned!(span=> const _: () = nn::accept(&#check);)
-        });
-        let found: Vec<_> = graph.outputs.iter().map(|v| self.marker(*v)).collect();
-        let gives = &self.gives;
-        let declared = quote_spanned! {self.gives_span=>
-            const _: () = nn::accept(&nn::check_declared(
-                &<#self_ty as nn::Params>::LABEL,
-                &<#gives as nn::Signature>::SIG,
-                &<(#(#found,)*) as nn::Signature>::SIG,
-            ));
-        };
         let used = self.all_used.then(|| {
             let used = graph.nodes.iter().filter_map(|n| match &n.callee {
                 Callee::Field(name) => Some(name.to_string()),
                 Callee::Path(_) => None,
             });
-            let fields = fields_trait(self.name);
-            quote_spanned! {self.name.span()=>
-                const _: () = nn::accept(&nn::check_used(
-                    &<#self_ty as nn::Params>::LABEL,
-                    <#self_ty as #fields>::__NN_NAMES,
-                    &[#(#used),*],
-                ));
-            }
+            let (fields, label) = (fields_trait(self.name), self.name.to_string());
+            // The names don't depend on the parameters: any numbers will do.
+            let own = struct_name(self.name, self.consts);
+            let any: Vec<_> = self.consts.names.iter().map(|_| quote!(nn::C<1>)).collect();
+            let any = (!any.is_empty()).then(|| quote!(<#(#any),*>));
+            let args = quote!(&nn::check_used(#label, <#own #any as #fields>::__NN_NAMES, &[#(#used),*]));
+            check(ends(self.name), "accept", args)
         });
+        if !self.consts.is_empty() {
+            return quote!(#used);
+        }
+        let each = graph.nodes.iter().zip(layers.iter().zip(xs)).map(|(node, (layer, x))| {
+            let (_, from) = self.names(node);
+            let parameters = match &node.callee {
+                Callee::Path(_) => Some(check(node.span, "accept", quote!(&nn::check_free::<#layer>()))),
+                Callee::Field(_) => None,
+            };
+            let fault = quote!(&<#layer as nn::Layer<#x>>::RULE.fault, #from);
+            let fault = check(node.span, "accept_from", fault);
+            quote!(#fault #parameters)
+        });
+        let split_spans = graph.nodes.iter().filter(|n| n.split).map(|n| n.span);
+        let split = splits.iter().zip(split_spans).map(|(fault, span)| check(span, "accept", quote!(&#fault)));
+        let found: Vec<_> = graph.outputs.iter().map(|v| self.marker(*v)).collect();
+        let gives = &self.gives;
+        let declared = quote! {
+            &nn::check_declared(
+                &<#self_ty as nn::Params>::LABEL,
+                &<#gives as nn::Signature>::SIG,
+                &<(#(#found,)*) as nn::Signature>::SIG,
+            )
+        };
+        let declared = check(self.gives_span, "accept", declared);
         quote!(#(#each)* #(#split)* #declared #used)
     }
 }

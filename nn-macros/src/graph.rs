@@ -5,7 +5,7 @@ use quote::{ToTokens, quote};
 use syn::spanned::Spanned;
 use syn::{BinOp, Block, Expr, ExprLit, Ident, Lit, Pat, Stmt, UnOp};
 
-use crate::errors::Errors;
+use crate::errors::{Errors, ends};
 use crate::generics::{Consts, sci};
 
 /// What a module computes: layers, and the values between them.
@@ -32,7 +32,8 @@ pub(crate) struct Value {
 
 pub(crate) struct Node {
     pub(crate) callee: Callee,
-    pub(crate) span: Span,
+    /// From the first token to the last.
+    pub(crate) span: (Span, Span),
     pub(crate) inputs: Vec<ValueId>,
     /// One value for all it gives, or one for each tensor.
     pub(crate) outputs: Vec<ValueId>,
@@ -52,7 +53,7 @@ impl Graph {
         self.values.len() - 1
     }
 
-    pub(crate) fn node(&mut self, callee: Callee, span: Span, inputs: Vec<ValueId>, from: &str) -> ValueId {
+    pub(crate) fn node(&mut self, callee: Callee, span: (Span, Span), inputs: Vec<ValueId>, from: &str) -> ValueId {
         let out = self.value(from);
         self.nodes.push(Node { callee, span, inputs, outputs: vec![out], split: false });
         out
@@ -121,7 +122,7 @@ impl<'a> Reader<'a> {
         match last {
             Stmt::Expr(expr, None) => {
                 let outputs = self.values(expr);
-                self.outputs(outputs, expr.span());
+                self.outputs(outputs, ends(expr));
             }
             other => self.errors.at(other, "`forward` must end in the value it gives, without a semicolon"),
         }
@@ -129,7 +130,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A value that is an input, or given twice, is copied, so that every output has a buffer of its own.
-    pub(crate) fn outputs(&mut self, outputs: Vec<ValueId>, span: Span) {
+    pub(crate) fn outputs(&mut self, outputs: Vec<ValueId>, span: (Span, Span)) {
         for value in outputs {
             let is_input = self.graph.inputs.iter().any(|i| i.value == value);
             let value = if is_input || self.graph.outputs.contains(&value) {
@@ -142,6 +143,9 @@ impl<'a> Reader<'a> {
     }
 
     fn check_uses(&mut self) {
+        if !self.errors.is_empty() {
+            return;
+        }
         for (name, values) in &self.bound {
             let unused = values.iter().all(|v| self.graph.uses(*v) == 0);
             if unused && !name.to_string().starts_with('_') {
@@ -150,7 +154,7 @@ impl<'a> Reader<'a> {
         }
         for node in &self.graph.nodes {
             if node.outputs.iter().all(|v| self.graph.uses(*v) == 0) && self.errors.is_empty() {
-                self.errors.push(syn::Error::new(node.span, "what this gives is never used: drop it"));
+                self.errors.push(syn::Error::new(node.span.0, "what this gives is never used: drop it"));
             }
         }
     }
@@ -245,7 +249,7 @@ impl<'a> Reader<'a> {
                     let ty = syn::Type::Path(syn::TypePath { qself: path.qself.clone(), path: path.path.clone() });
                     let ty = self.consts.rewrite(&ty, &mut self.errors);
                     let from = path.path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
-                    vec![self.graph.node(Callee::Path(ty), path.span(), inputs, &from)]
+                    vec![self.graph.node(Callee::Path(ty), ends(path), inputs, &from)]
                 }
                 Expr::Field(field) => {
                     let text = "a field is called like a method: `self.fc1(x)`, without parentheses around `self.fc1`";
@@ -260,7 +264,7 @@ impl<'a> Reader<'a> {
                 match x {
                     Operand::Value(x) => {
                         let layer = quote!(::nn::__private::Scale<::nn::__private::Sci<{ -1 }, 0>>);
-                        vec![self.graph.node(Callee::Path(layer), unary.span(), vec![x], "-")]
+                        vec![self.graph.node(Callee::Path(layer), ends(unary), vec![x], "-")]
                     }
                     Operand::Number { .. } => self.refuse(unary),
                 }
@@ -271,7 +275,7 @@ impl<'a> Reader<'a> {
 
     fn call_field(&mut self, name: &Ident, inputs: Vec<ValueId>) -> ValueId {
         let from = name.to_string();
-        self.graph.node(Callee::Field(name.clone()), name.span(), inputs, &from)
+        self.graph.node(Callee::Field(name.clone()), (name.span(), name.span()), inputs, &from)
     }
 
     fn refuse(&mut self, tokens: impl ToTokens) -> Vec<ValueId> {
@@ -298,7 +302,7 @@ impl<'a> Reader<'a> {
 
     fn binary(&mut self, binary: &syn::ExprBinary) -> ValueId {
         let (left, right) = (self.operand(&binary.left), self.operand(&binary.right));
-        let span = binary.op.span();
+        let span = ends(binary.op);
         let sign = binary.op.to_token_stream().to_string();
         let nn = quote!(::nn::__private);
         let mut number = |text: &str, span| sci(text, span, &mut self.errors);

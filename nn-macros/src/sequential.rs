@@ -1,11 +1,11 @@
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident};
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{Attribute, Generics, Ident, Token, Type, Visibility, bracketed};
 
 use crate::attrs::FieldAttrs;
-use crate::errors::Errors;
+use crate::errors::{Errors, ends};
 use crate::forward::Forward;
 use crate::generics::Consts;
 use crate::graph::{Callee, Reader};
@@ -19,6 +19,7 @@ pub(crate) struct Chain {
     generics: Generics,
     input: Type,
     output: Type,
+    output_span: (Span, Span),
     layers: Vec<Link>,
 }
 
@@ -37,7 +38,8 @@ impl Parse for Chain {
         input.parse::<Token![:]>()?;
         let takes = signature(input)?;
         input.parse::<Token![->]>()?;
-        let gives = signature(input)?;
+                let gives = signature(input)?;
+        let output_span = ends(&gives);
         input.parse::<Token![=]>()?;
         let mut layers = Vec::new();
         while !input.is_empty() {
@@ -50,7 +52,7 @@ impl Parse for Chain {
         if layers.is_empty() {
             return Err(input.error("a chain has at least one layer"));
         }
-        Ok(Self { attrs, vis, name, generics, input: takes, output: gives, layers })
+        Ok(Self { attrs, vis, name, generics, input: takes, output: gives, output_span, layers })
     }
 }
 
@@ -76,7 +78,10 @@ fn signature(input: ParseStream) -> syn::Result<Type> {
         let bracket = bracketed!(axes in input);
         let axes: TokenStream = axes.parse()?;
         let span = bracket.span.join();
-        return syn::parse2(quote::quote_spanned!(span=> T![#axes]));
+        // The brackets keep their span, so that an arrow covers what the user wrote.
+        let mut group = proc_macro2::Group::new(proc_macro2::Delimiter::Bracket, axes);
+        group.set_span(span);
+        return syn::parse2(quote::quote_spanned!(span=> T! #group));
     }
     if input.peek(Ident) && input.peek2(syn::token::Bracket) {
         let ids: Ident = input.parse()?;
@@ -112,11 +117,10 @@ pub(crate) fn expand(chain: Chain) -> TokenStream {
     reader.input(&whole, takes);
     let mut value = 0;
     for field in &fields {
-        // The arrow of a message is on the whole layer, not on the first of its tokens.
-        let span = span_of(&field.ty);
+        let span = ends(&field.ty);
         value = reader.graph.node(Callee::Field(field.name.clone()), span, vec![value], &shown(field));
     }
-    reader.outputs(vec![value], chain.output.span());
+    reader.outputs(vec![value], ends(&chain.output));
     let mut errors = reader.errors;
     let gives = consts.rewrite(&chain.output, &mut errors);
     let forward = Forward {
@@ -124,7 +128,7 @@ pub(crate) fn expand(chain: Chain) -> TokenStream {
         consts: &consts,
         graph: &reader.graph,
         gives,
-        gives_span: chain.output.span(),
+        gives_span: chain.output_span,
         all_used: false,
     };
     let forward = forward.expand();
@@ -142,11 +146,4 @@ fn shown(field: &Field) -> String {
         }
         _ => name,
     }
-}
-
-/// The span of a type from its first token to its last, where the compiler can join them.
-fn span_of(ty: &Type) -> proc_macro2::Span {
-    let mut tokens = ty.to_token_stream().into_iter().map(|t| t.span());
-    let first = tokens.next().unwrap_or_else(proc_macro2::Span::call_site);
-    tokens.last().and_then(|last| first.join(last)).unwrap_or(first)
 }

@@ -1,9 +1,9 @@
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
+use quote::{format_ident, quote};
 use syn::{Attribute, Fields, Ident, ItemStruct, Type, Visibility};
 
 use crate::attrs::FieldAttrs;
-use crate::errors::{Errors, no_args};
+use crate::errors::{Errors, check, ends, no_args};
 use crate::generics::Consts;
 
 /// A struct of layers, however it was written.
@@ -73,7 +73,6 @@ impl Structure {
             let (key, with) = (&f.key, f.attrs.child());
             quote!(::nn::__private::Child::new(#key, <#ty as ::nn::__private::Params>::TREE)#with)
         });
-        let index = 0..fields.len();
         let marker = (!consts.is_empty()).then(|| quote!(__nn_dims: ::core::marker::PhantomData<(#(#dims,)*)>,));
         let marker_value = (!consts.is_empty()).then(|| quote!(__nn_dims: ::core::marker::PhantomData,));
         let alias = (!consts.is_empty()).then(|| {
@@ -95,9 +94,8 @@ impl Structure {
         let own_attrs = if consts.is_empty() { quote!(#(#attrs)*) } else { quote!(#[doc = #note]) };
         let ties = fields.iter().enumerate().filter_map(|(i, f)| {
             let path = f.attrs.tied.as_ref().filter(|_| consts.is_empty())?;
-            Some(quote_spanned!(path.span()=>
-                const _: () = ::nn::__private::accept(&<#own as ::nn::__private::Params>::TREE.check_tie(#i));
-            ))
+            let fault = quote!(&<#own as ::nn::__private::Params>::TREE.check_tie(#i));
+            Some(check(ends(path), "accept", fault))
         });
         let label = name.to_string();
         let shown = (!consts.is_empty()).then(|| quote!(#(.field(stringify!(#dims), &<#dims as ::nn::__private::Dim>::N))*));
@@ -109,16 +107,13 @@ impl Structure {
             #alias
 
             #[doc(hidden)]
-            #[allow(non_camel_case_types, non_upper_case_globals, reason = "named as the fields are")]
+            #[allow(non_camel_case_types, reason = "named as the fields are")]
             trait #fields_trait {
                 #(type #names: ::nn::__private::Params;)*
-                #(const #names: ::nn::__private::Field;)*
                 const __NN_NAMES: &'static [&'static str];
             }
-            #[allow(non_upper_case_globals, reason = "named as the fields are")]
             impl #params #fields_trait for #own #args {
                 #(type #names = #types;)*
-                #(const #names: ::nn::__private::Field = <Self as ::nn::__private::Params>::TREE.field(#index);)*
                 const __NN_NAMES: &'static [&'static str] = &[#(stringify!(#names)),*];
             }
             impl #params ::nn::__private::Params for #own #args {

@@ -163,7 +163,7 @@ impl<D: Device, X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Host, Run, gradients};
+    use crate::check::{Run, Values, gradients};
     use crate::{Cpu, Mode, T};
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
         fn forward<M: Module<Cpu<f64>, T![4]>>(params: &[f64], x: &[f64]) -> Vec<f64> {
             let mut run = Run::<M, T![4], Cpu<f64>>::new(&Cpu::default(), 3);
             run.params.copy_from_slice(params);
-            run.forward(&[Host::Real(x.to_vec())])[0].real().to_vec()
+            run.forward(&[Values::Real(x.to_vec())])[0].real().to_vec()
         }
         let start = Run::<Linear<4, 3>, T![4], Cpu<f64>>::new(&Cpu::default(), 3).params;
         let x: Vec<_> = (0..12).map(|i| f64::from(i) * 0.3 - 1.7).collect();

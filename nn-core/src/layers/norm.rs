@@ -129,7 +129,7 @@ impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for RMSNormOf<D, E
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Host, Run, gradients};
+    use crate::check::{Run, Values, gradients};
     use crate::{Cpu, Mode, T};
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
 
     fn one_row<M: Module<Cpu<f64>, T![4]>>(x: [f64; 4]) -> Vec<f64> {
         let mut run = Run::<M, T![4], Cpu<f64>>::new(&Cpu::default(), 1);
-        run.forward_only(&[Host::Real(x.to_vec())])[0].real().to_vec()
+        run.forward_only(&[Values::Real(x.to_vec())])[0].real().to_vec()
     }
 
     #[test]

@@ -1,0 +1,325 @@
+use std::path::Path;
+
+use nn_kernels::ops::{Reduction, Stream};
+use nn_kernels::ops::Elementwise;
+use nn_kernels::{Cpu, Device, Memory, View, cpu};
+
+use crate::batches::Batches;
+use crate::checkpoint::{self, LoadReport};
+use crate::ctx::Mode;
+use crate::error::Error;
+use crate::host::Host;
+use crate::init::Initialiser;
+use crate::layer::{Declared, Module};
+use crate::loss::Loss;
+use crate::optim::Optimizer;
+use crate::summary::Summary;
+use crate::tensors::{State, Tensors, TensorsMut};
+use crate::weights::Weights;
+use crate::workspace::{Call, Workspace};
+
+/// A model with all it needs to train: weights, gradients, and a workspace for so many samples.
+///
+/// Everything is allocated when it is made; a step then allocates nothing. It is `Send` and `Sync`; for many
+/// threads that infer with one set of weights, take a [`Workspace`] each and share [`Model::weights`].
+///
+/// ```
+/// # use nn_core as nn;
+/// use nn::{Adam, CrossEntropy, Linear, LinearTanh, Model, sequential};
+///
+/// sequential! {
+///     /// Two layers.
+///     Net: [2] -> [2] = LinearTanh<2, 16>, Linear<16, 2>
+/// }
+///
+/// let mut net = Model::<Net>::init(1, 4)?;
+/// let mut adam = Adam::new(0.05);
+/// let (x, xor) = ([0., 0., 0., 1., 1., 0., 1., 1.], [0, 1, 1, 0]);
+/// for _ in 0..200 {
+///     net.train_step(&x, &xor, &CrossEntropy::default(), &mut adam)?;
+/// }
+/// assert_eq!(net.evaluate(&x, &xor, &CrossEntropy::default())?.accuracy, Some(1.0));
+/// # Ok::<(), nn::Error>(())
+/// ```
+pub struct Model<M: Declared, D: Device = Cpu<f32>> {
+    weights: Weights<M, D>,
+    gradients: D::Buffer<D::Elem>,
+    /// The running statistics before a step, to go back to if it fails.
+    backup: D::Buffer<D::Elem>,
+    workspace: Workspace<M, D>,
+    stream: Stream,
+}
+
+/// What [`Model::evaluate`] found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// The loss over all samples.
+    pub loss: f64,
+    /// The share of right predictions, where the loss knows what is right.
+    pub accuracy: Option<f64>,
+    /// How many samples there were.
+    pub samples: usize,
+}
+
+impl<M: Declared, D: Device + Default> Model<M, D> {
+    /// A model with fresh weights and room for `capacity` samples. The same seed gives the same model.
+    pub fn init(seed: u64, capacity: usize) -> Result<Self, Error>
+    where
+        M: Module<D, M::In>,
+    {
+        Self::new(Weights::new(D::default(), seed)?, seed, capacity)
+    }
+
+    /// The same with another initialiser where no `#[init(..)]` decides.
+    pub fn init_with<I: Initialiser>(seed: u64, capacity: usize) -> Result<Self, Error>
+    where
+        M: Module<D, M::In>,
+    {
+        Self::new(Weights::init_with::<I>(D::default(), seed)?, seed, capacity)
+    }
+}
+
+impl<M: Declared, D: Device> Model<M, D> {
+    /// A model with these weights, on their device.
+    pub fn new(weights: Weights<M, D>, seed: u64, capacity: usize) -> Result<Self, Error>
+    where
+        M: Module<D, M::In>,
+    {
+        let device = weights.device();
+        Ok(Self {
+            gradients: device.alloc(M::TREE.params())?,
+            backup: device.alloc(M::TREE.state())?,
+            workspace: Workspace::training(device, capacity)?,
+            stream: Stream { seed, ..Stream::default() },
+            weights,
+        })
+    }
+
+    /// The weights.
+    pub fn weights(&self) -> &Weights<M, D> {
+        &self.weights
+    }
+
+    /// The weights, to be changed.
+    pub fn weights_mut(&mut self) -> &mut Weights<M, D> {
+        &mut self.weights
+    }
+
+    /// The gradient arena, laid out as the parameters.
+    pub fn gradients(&self) -> View<'_, D> {
+        D::view(&self.gradients)
+    }
+
+    /// Sets the gradients to zero, before the first of the batches that are to be accumulated.
+    pub fn zero_gradients(&mut self) {
+        self.weights.device().fill(0.0, D::view_mut(&mut self.gradients));
+    }
+
+    /// The norm of all gradients together.
+    pub fn gradient_norm(&self) -> f64 {
+        self.weights.device().sum_of_squares(D::view(&self.gradients)).sqrt()
+    }
+
+    /// The norm of each parameter's gradient, by path.
+    pub fn gradient_norms(&self) -> Vec<(String, f64)> {
+        let device = self.weights.device();
+        let norm = |p: &crate::Parameter| {
+            let gradient = crate::tensors::slice::<D>(D::view(&self.gradients), p.offset, p.len());
+            device.sum_of_squares(gradient).sqrt()
+        };
+        let optimised = self.weights.parameters().iter().filter(|p| !p.in_state);
+        optimised.map(|p| (p.path.clone(), norm(p))).collect()
+    }
+
+    /// The gradient of a parameter by its path, in the checkpoint's order.
+    ///
+    /// # Errors
+    /// There is no such parameter, or it is not optimised.
+    pub fn gradient(&self, path: &str) -> Result<Vec<D::Elem>, Error> {
+        let i = self.weights.find(path)?;
+        if self.weights.parameters()[i].in_state {
+            return Err(Error::UnknownParameter { path: path.to_owned(), nearest: None });
+        }
+        Ok(self.weights.read_from(i, D::view(&self.gradients)))
+    }
+
+    /// Moves the parameters one step along the gradients.
+    pub fn apply<O: Optimizer<D>>(&mut self, optimizer: &mut O) -> Result<(), Error> {
+        let (device, params, runs) = self.weights.for_step();
+        optimizer.step(device, params, D::view(&self.gradients), runs)
+    }
+
+    /// Looks at every layer's output from now on, and makes the first that is not finite an error.
+    pub fn check_finite(&mut self, check: bool) {
+        self.workspace.check_finite = check;
+    }
+
+    /// The model as a table: layers, shapes, parameters, multiply-adds, memory, and the kernel each got.
+    pub fn summary(&self) -> Summary
+    where
+        M: Module<D, M::In>,
+    {
+        Summary::of::<M, D>(self.workspace.capacity(), self.workspace.bytes())
+    }
+
+    /// Saves the weights, state included, as safetensors under PyTorch's names and layouts. The file is
+    /// whole or not there: it is written aside, then renamed.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        checkpoint::save(&self.weights, path.as_ref())
+    }
+
+    /// Loads weights: every parameter must be there in its shape, and nothing else; if not, the error's
+    /// report says what differs, and the model stays as it was.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<LoadReport, Error> {
+        checkpoint::load(&mut self.weights, path.as_ref())
+    }
+
+    /// Saves all that is needed to go on training as if nothing had happened: weights, the optimiser's
+    /// moments and steps, random numbers, and the place in the data.
+    pub fn save_training<O: Optimizer<D>>(
+        &self,
+        path: impl AsRef<Path>,
+        optimizer: &O,
+        batches: &Batches,
+    ) -> Result<(), Error> {
+        checkpoint::save_training(&self.weights, &self.stream, optimizer, batches, path.as_ref())
+    }
+
+    /// Takes up what [`save_training`](Self::save_training) saved.
+    pub fn load_training<O: Optimizer<D>>(
+        &mut self,
+        path: impl AsRef<Path>,
+        optimizer: &mut O,
+        batches: &mut Batches,
+    ) -> Result<(), Error> {
+        checkpoint::load_training(&mut self.weights, &mut self.stream, optimizer, batches, path.as_ref())
+    }
+}
+
+impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real> Model<M, Cpu<E>> {
+    /// Infers: the output for the samples in `x`, as slices that live until the next call. How many samples
+    /// there are follows from the length; with a bounded axis it is one.
+    ///
+    /// # Errors
+    /// More samples than the workspace has room for, inputs of the wrong length, an index past the end of
+    /// a table.
+    pub fn forward(&mut self, x: <M::In as Host>::Slices<'_, E>) -> Result<<M::Out as Host>::Slices<'_, E>, Error> {
+        self.workspace.infer(&self.weights, x)
+    }
+
+    /// Adds the gradients of a batch's loss to those that are there, and gives the loss. On an error the
+    /// model stays as it was, but the gradients are to be set to zero again.
+    pub fn accumulate<L: Loss<E>>(
+        &mut self,
+        x: <M::In as Host>::Slices<'_, E>,
+        target: &L::Target,
+        loss: &L,
+    ) -> Result<f64, Error> {
+        self.accumulate_with(x, |device, batch, y, dy| loss.value(device, batch, y, target, Some(dy)))
+    }
+
+    /// One step of training on a batch: forward, loss, vjp, optimiser. Gives the loss.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward), and a target that does not go with the output. The model stays as it
+    /// was.
+    pub fn train_step<L: Loss<E>, O: Optimizer<Cpu<E>>>(
+        &mut self,
+        x: <M::In as Host>::Slices<'_, E>,
+        target: &L::Target,
+        loss: &L,
+        optimizer: &mut O,
+    ) -> Result<f64, Error> {
+        self.zero_gradients();
+        let value = self.accumulate(x, target, loss)?;
+        self.apply(optimizer)?;
+        Ok(value)
+    }
+
+    /// As [`accumulate`](Self::accumulate) with a loss of one's own: `loss` is given the output's slices and
+    /// writes the gradient into slices of the same lengths, one a tensor.
+    pub fn accumulate_custom(
+        &mut self,
+        x: <M::In as Host>::Slices<'_, E>,
+        loss: impl FnOnce(<M::Out as Host>::Slices<'_, E>, &mut [&mut [E]]) -> f64,
+    ) -> Result<f64, Error> {
+        self.accumulate_with(x, |_, _, y, dy| {
+            let n = dy.len();
+            Ok(loss(M::Out::slices(y).0, &mut dy.into_slices()[..n]))
+        })
+    }
+
+    fn accumulate_with(
+        &mut self,
+        x: <M::In as Host>::Slices<'_, E>,
+        loss: impl FnOnce(&Cpu<E>, usize, Tensors<'_, Cpu<E>>, TensorsMut<'_, Cpu<E>>) -> Result<f64, Error>,
+    ) -> Result<f64, Error> {
+        let x = M::In::tensors::<E>(x);
+        let extents = self.workspace.extents(&x)?;
+        let call = Call { extents, mode: Mode::Train, keep: true, stream: self.stream };
+        let device = *self.weights.device();
+        device.copy(self.weights.state(), Cpu::<E>::view_mut(&mut self.backup));
+        let result = self.run(&device, x, call, loss);
+        match result {
+            Ok(_) => self.stream.step += 1,
+            Err(_) => self.weights.set_state(Cpu::<E>::view(&self.backup)),
+        }
+        result
+    }
+
+    /// Forward, loss and vjp.
+    fn run(
+        &mut self,
+        device: &Cpu<E>,
+        x: Tensors<'_, Cpu<E>>,
+        call: Call,
+        loss: impl FnOnce(&Cpu<E>, usize, Tensors<'_, Cpu<E>>, TensorsMut<'_, Cpu<E>>) -> Result<f64, Error>,
+    ) -> Result<f64, Error> {
+        let (params, state) = self.weights.for_training();
+        self.workspace.forward(device, params, state, x, call)?;
+        let (y, dy) = self.workspace.output_and_gradient(device, call);
+        let value = loss(device, call.extents.batch, y, dy)?;
+        let dparams = Cpu::<E>::view_mut(&mut self.gradients);
+        self.workspace.vjp(device, self.weights.params(), self.weights.state(), x, dparams, call)?;
+        Ok(value)
+    }
+
+    /// The loss, and the share of right predictions, over any number of samples, without training.
+    pub fn evaluate<L: Loss<E>>(
+        &mut self,
+        x: <M::In as Host>::Slices<'_, E>,
+        target: &L::Target,
+        loss: &L,
+    ) -> Result<Evaluation, Error> {
+        let x = M::In::tensors::<E>(x);
+        let samples = self.workspace.samples(&x)?;
+        let device = *self.weights.device();
+        let (mut sum, mut total, mut right, mut counted) = (0.0, 0.0, 0, 0);
+        let mut from = 0;
+        while from < samples {
+            let to = (from + self.workspace.capacity()).min(samples);
+            let part = self.workspace.part(x, samples, from, to);
+            let call = Call::inference(self.workspace.extents(&part)?);
+            let (params, state) = (self.weights.params(), State::Read(self.weights.state()));
+            self.workspace.forward(&device, params, state, part, call)?;
+            let y = self.workspace.output(&device, call);
+            let target = loss.part(target, samples, from, to);
+            let value = loss.value(&device, to - from, y, target, None)?;
+            let weight = loss.weight(to - from, target);
+            let mean = loss.reduction() == Reduction::Mean;
+            // The mean over nothing is no number.
+            if weight > 0.0 || !mean {
+                sum += if mean { value * weight } else { value };
+                total += weight;
+            }
+            if let Some((r, n)) = loss.correct(y, target) {
+                right += r;
+                counted += n;
+            }
+            from = to;
+        }
+        let loss = if loss.reduction() == Reduction::Mean { sum / total } else { sum };
+        let accuracy = (counted > 0).then(|| right as f64 / counted as f64);
+        Ok(Evaluation { loss, accuracy, samples })
+    }
+}

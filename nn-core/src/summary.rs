@@ -1,0 +1,108 @@
+use std::fmt;
+
+use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use nn_kernels::Device;
+
+use crate::describe::{Describe, Row};
+use crate::layer::{Declared, Layer, Module};
+use crate::signature::Signature;
+
+/// A model as a table: what `summary()` prints.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    model: String,
+    input: String,
+    /// A row a leaf layer.
+    pub rows: Vec<Row>,
+    /// Parameters, without padding.
+    pub params: usize,
+    /// Multiply-adds of one sample's forward pass.
+    pub macs: usize,
+    capacity: usize,
+    element: usize,
+    workspace: usize,
+}
+
+impl Summary {
+    pub(crate) fn of<M: Declared + Module<D, M::In>, D: Device>(capacity: usize, workspace: usize) -> Self {
+        Self {
+            model: M::LABEL.as_str().to_owned(),
+            input: <M::In as Signature>::SIG.to_string(),
+            rows: Describe::of::<M, D, M::In>().rows,
+            params: crate::describe::count(M::TREE),
+            macs: <M as Layer<M::In>>::MACS,
+            capacity,
+            element: size_of::<D::Elem>(),
+            workspace,
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(UTF8_HORIZONTAL_ONLY);
+        table.set_header(["field", "layer", "output", "parameters", "multiply-adds", "saved", "scratch", "route"]);
+        for row in &self.rows {
+            let bytes = |size: crate::Size| quantity(size.at(self.capacity, self.element), "B");
+            let some = |n: usize| if n == 0 { String::new() } else { grouped(n) };
+            table.add_row([
+                row.path.clone(),
+                row.layer.clone(),
+                row.out.to_string(),
+                some(row.params),
+                some(row.macs),
+                if row.saved == crate::Size::ZERO { String::new() } else { bytes(row.saved) },
+                if row.scratch == crate::Size::ZERO { String::new() } else { bytes(row.scratch) },
+                row.route.to_owned(),
+            ]);
+        }
+        for column in 3..7 {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        writeln!(f, "{}: {} → {} parameters, {} multiply-adds a sample", self.model, self.input, grouped(self.params), grouped(self.macs))?;
+        writeln!(f, "{table}")?;
+        write!(f, "workspace for {} samples: {}", self.capacity, quantity(self.workspace, "B"))
+    }
+}
+
+/// 1,234,567.
+fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(c);
+    }
+    text
+}
+
+/// Three digits and a unit: 1.21 MiB.
+fn quantity(n: usize, unit: &str) -> String {
+    let mut value = n as f64;
+    for prefix in ["", "Ki", "Mi", "Gi"] {
+        if value < 1024.0 || prefix == "Gi" {
+            let digits = if prefix.is_empty() || value >= 100.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+            return format!("{value:.digits$} {prefix}{unit}");
+        }
+        value /= 1024.0;
+    }
+    unreachable!("the last prefix takes every value")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{grouped, quantity};
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(grouped(12), "12");
+        assert_eq!(quantity(1_266_679, "B"), "1.21 MiB");
+        assert_eq!(quantity(640, "B"), "640 B");
+    }
+}

@@ -1,0 +1,170 @@
+//! The parameters of a model as a flat table, made once when the model is.
+
+use nn_kernels::philox::Philox;
+
+use crate::dims::Dims;
+use crate::init::Init;
+use crate::tree::{Node, Role, Stored};
+
+/// One parameter of a model.
+#[derive(Clone, Debug)]
+pub struct Parameter {
+    /// Dotted path: its name in a checkpoint.
+    pub path: String,
+    /// Its shape in a checkpoint.
+    pub dims: Dims,
+    /// What it is for.
+    pub role: Role,
+    pub(crate) stored: Stored,
+    init: Init,
+    /// In the state arena and not among the parameters.
+    pub(crate) in_state: bool,
+    /// First element in its arena.
+    pub(crate) offset: usize,
+}
+
+impl Parameter {
+    /// How many values it has.
+    pub fn len(&self) -> usize {
+        self.dims.numel()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// From the checkpoint's order to the arena's, or back.
+    pub(crate) fn reorder<T: Copy>(&self, values: &[T], to_arena: bool) -> Vec<T> {
+        match self.stored {
+            Stored::AsIs => values.to_vec(),
+            Stored::Transposed => {
+                let (rows, cols) = (self.dims.n(0), self.dims.n(1));
+                let (rows, cols) = if to_arena { (rows, cols) } else { (cols, rows) };
+                (0..values.len()).map(|i| values[(i % rows) * cols + i / rows]).collect()
+            }
+        }
+    }
+
+    /// Its first values, in the arena's order. They depend on the seed and the path alone, so that a layer
+    /// more or less leaves the others as they are.
+    pub(crate) fn initial(&self, seed: u64) -> Vec<f64> {
+        let mut values = vec![0.0; self.len()];
+        self.init.fill(&self.dims, &mut Philox::new(seed, hash(&self.path)), &mut values);
+        self.reorder(&values, true)
+    }
+}
+
+/// FNV-1a.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3))
+}
+
+/// A stretch of the parameter arena that is treated alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First element.
+    pub start: usize,
+    /// Elements.
+    pub len: usize,
+    /// Whether weight decay applies.
+    pub decays: bool,
+}
+
+/// Every parameter below `tree`, in the arena's order.
+pub(crate) fn parameters(tree: &Node, init: Option<Init>) -> Vec<Parameter> {
+    let mut all = Vec::new();
+    walk(tree, &Place { path: String::new(), params: 0, state: 0, init, frozen: false }, &mut all);
+    all
+}
+
+/// Where a node is, and what its surroundings decide.
+struct Place {
+    path: String,
+    params: usize,
+    state: usize,
+    init: Option<Init>,
+    frozen: bool,
+}
+
+fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
+    for (i, leaf) in node.leaves.iter().enumerate() {
+        let is_state = leaf.role == Role::State;
+        // A frozen part lies in the state arena: its parameters first, then its state.
+        let base = match (is_state, at.frozen) {
+            (false, false) => at.params,
+            (true, false) | (false, true) => at.state,
+            (true, true) => at.state + node.params(),
+        };
+        all.push(Parameter {
+            path: join(&at.path, leaf.name),
+            dims: leaf.dims,
+            role: leaf.role,
+            stored: leaf.stored,
+            init: choose(leaf.init, leaf.role, at.init),
+            in_state: is_state || at.frozen,
+            offset: base + node.leaf_offset(i),
+        });
+    }
+    for (i, child) in node.children.iter().enumerate() {
+        if child.tied.is_some() {
+            continue;
+        }
+        let field = node.field(i);
+        let frozen = at.frozen || child.frozen;
+        let (params, state) = (child.node.params(), child.node.state());
+        let stride = if child.frozen { params + state } else { state };
+        for copy in 0..child.times.unwrap_or(1) {
+            let path = join(&at.path, child.name);
+            let path = if child.times.is_some() { join(&path, &copy.to_string()) } else { path };
+            let place = Place {
+                path,
+                params: at.params + field.params + copy * params,
+                state: at.state + field.state + copy * stride,
+                // The outer choice is the more general one: the inner wins.
+                init: child.init.or(at.init),
+                frozen,
+            };
+            walk(child.node, &place, all);
+        }
+    }
+}
+
+/// Dotted, empty parts left out.
+fn join(path: &str, name: &str) -> String {
+    match (path.is_empty(), name.is_empty()) {
+        (true, _) => name.to_owned(),
+        (_, true) => path.to_owned(),
+        _ => format!("{path}.{name}"),
+    }
+}
+
+/// What a parameter starts as, given an initialiser that replaces the layer's own.
+fn choose(own: Init, role: Role, replaced: Option<Init>) -> Init {
+    match (replaced, role) {
+        (None, _) | (_, Role::State) => own,
+        (Some(Init::Constant(c)), _) => Init::Constant(c),
+        (Some(init), Role::Weight) => init,
+        (Some(_), Role::Bias) => Init::Constant(0.0),
+        (Some(_), Role::Scale) => own,
+    }
+}
+
+/// The stretches of the parameter arena, neighbours that are treated alike in one.
+pub(crate) fn runs(parameters: &[Parameter], len: usize) -> Vec<Run> {
+    let mut starts: Vec<_> = parameters
+        .iter()
+        .filter(|p| !p.in_state)
+        .map(|p| (p.offset, p.role == Role::Weight))
+        .collect();
+    starts.sort_unstable();
+    let mut runs: Vec<Run> = Vec::new();
+    for (i, (start, decays)) in starts.iter().enumerate() {
+        let end = starts.get(i + 1).map_or(len, |next| next.0);
+        match runs.last_mut() {
+            Some(run) if run.decays == *decays => run.len += end - start,
+            _ => runs.push(Run { start: *start, len: end - start, decays: *decays }),
+        }
+    }
+    runs
+}

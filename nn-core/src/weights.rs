@@ -1,0 +1,180 @@
+use std::marker::PhantomData;
+
+use nn_kernels::{Device, Float, View, ViewMut};
+
+use crate::error::{Error, nearest};
+use crate::init::{Init, Initialiser};
+use crate::layer::Declared;
+use crate::optim::upload;
+use crate::table::{Parameter, Run, parameters, runs};
+use crate::tensors::{State, slice, slice_mut};
+
+/// A model's parameters and state, each in one flat arena. What runs it is a [`Workspace`](crate::Workspace);
+/// many can share one set of weights.
+pub struct Weights<M: Declared, D: Device> {
+    device: D,
+    params: D::Buffer<D::Elem>,
+    state: D::Buffer<D::Elem>,
+    table: Vec<Parameter>,
+    runs: Vec<Run>,
+    model: PhantomData<fn() -> M>,
+}
+
+impl<M: Declared, D: Device> Weights<M, D> {
+    /// Initialised as the layers and `#[init(..)]` say. The same seed gives the same values.
+    pub fn new(device: D, seed: u64) -> Result<Self, Error> {
+        Self::with(device, seed, None)
+    }
+
+    /// The same with another initialiser where no `#[init(..)]` decides.
+    pub fn init_with<I: Initialiser>(device: D, seed: u64) -> Result<Self, Error> {
+        Self::with(device, seed, Some(I::INIT))
+    }
+
+    fn with(device: D, seed: u64, init: Option<Init>) -> Result<Self, Error> {
+        let tree = M::TREE;
+        let table = parameters(tree, init);
+        let mut weights = Self {
+            params: device.alloc(tree.params())?,
+            state: device.alloc(tree.state())?,
+            runs: runs(&table, tree.params()),
+            table,
+            device,
+            model: PhantomData,
+        };
+        for i in 0..weights.table.len() {
+            let values = weights.table[i].initial(seed);
+            weights.write(i, &values);
+        }
+        Ok(weights)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Every parameter, state included, in the order of the model's fields.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.table
+    }
+
+    /// The stretches of the parameter arena that are treated alike.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The parameter arena.
+    pub fn params(&self) -> View<'_, D> {
+        D::view(&self.params)
+    }
+
+    /// The parameter arena, to be changed.
+    pub fn params_mut(&mut self) -> ViewMut<'_, D> {
+        D::view_mut(&mut self.params)
+    }
+
+    /// The state arena: running statistics and frozen weights.
+    pub fn state(&self) -> View<'_, D> {
+        D::view(&self.state)
+    }
+
+    /// The parameters to be read and the state to be brought up to date.
+    pub(crate) fn for_training(&mut self) -> (View<'_, D>, State<'_, D>) {
+        (D::view(&self.params), State::Write(D::view_mut(&mut self.state)))
+    }
+
+    /// The parameters to be changed, with the stretches that are treated alike.
+    pub(crate) fn for_step(&mut self) -> (&D, ViewMut<'_, D>, &[Run]) {
+        (&self.device, D::view_mut(&mut self.params), &self.runs)
+    }
+
+    /// A parameter by its path, in the checkpoint's order.
+    ///
+    /// # Errors
+    /// There is no such parameter.
+    pub fn get(&self, path: &str) -> Result<Vec<D::Elem>, Error> {
+        Ok(self.read(self.find(path)?))
+    }
+
+    /// Sets a parameter by its path, in the checkpoint's order.
+    ///
+    /// # Errors
+    /// There is no such parameter, or it has another number of values.
+    pub fn set(&mut self, path: &str, values: &[D::Elem]) -> Result<(), Error> {
+        let i = self.find(path)?;
+        let expected = self.table[i].len();
+        if values.len() != expected {
+            return Err(Error::ParameterLength { path: path.to_owned(), expected, found: values.len() });
+        }
+        let values: Vec<_> = values.iter().map(|v| v.to_f64()).collect();
+        let values = self.table[i].reorder(&values, true);
+        self.write(i, &values);
+        Ok(())
+    }
+
+    /// Makes these weights, state included, those of another copy of the model: a target network.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.device.copy(D::view(&other.params), D::view_mut(&mut self.params));
+        self.device.copy(D::view(&other.state), D::view_mut(&mut self.state));
+    }
+
+    /// Moves these weights, state included, a share `tau` of the way to those of another copy of the model:
+    /// Polyak averaging.
+    pub fn move_towards(&mut self, other: &Self, tau: f64) {
+        self.device.lerp(tau, D::view(&other.params), D::view_mut(&mut self.params));
+        self.device.lerp(tau, D::view(&other.state), D::view_mut(&mut self.state));
+    }
+
+    /// Sets the state.
+    pub(crate) fn set_state(&mut self, state: View<'_, D>) {
+        self.device.copy(state, D::view_mut(&mut self.state));
+    }
+
+    pub(crate) fn find(&self, path: &str) -> Result<usize, Error> {
+        self.table.iter().position(|p| p.path == path).ok_or_else(|| Error::UnknownParameter {
+            path: path.to_owned(),
+            nearest: nearest(path, self.table.iter().map(|p| p.path.as_str())),
+        })
+    }
+
+    /// The values of parameter `i` of an arena laid out as the parameters, in the checkpoint's order.
+    pub(crate) fn read_from(&self, i: usize, arena: View<'_, D>) -> Vec<D::Elem> {
+        let p = &self.table[i];
+        let mut values = vec![D::Elem::ZERO; p.len()];
+        self.device.download(slice::<D>(arena, p.offset, p.len()), &mut values);
+        p.reorder(&values, false)
+    }
+
+    /// The values of parameter `i`, in the checkpoint's order.
+    pub(crate) fn read(&self, i: usize) -> Vec<D::Elem> {
+        let arena = if self.table[i].in_state { &self.state } else { &self.params };
+        self.read_from(i, D::view(arena))
+    }
+
+    /// Sets parameter `i`, in the arena's order.
+    pub(crate) fn write(&mut self, i: usize, values: &[f64]) {
+        let p = &self.table[i];
+        let arena = if p.in_state { &mut self.state } else { &mut self.params };
+        upload(&self.device, values, slice_mut::<D>(D::view_mut(arena), p.offset, p.len()));
+    }
+}
+
+impl<M: Declared, D: Device> Clone for Weights<M, D> {
+    /// A copy with memory of its own.
+    ///
+    /// # Panics
+    /// The device has no memory left.
+    fn clone(&self) -> Self {
+        let mut copy = Self {
+            device: self.device.clone(),
+            params: self.device.alloc(D::len(self.params())).expect("memory for a copy of the weights"),
+            state: self.device.alloc(D::len(self.state())).expect("memory for a copy of the weights"),
+            table: self.table.clone(),
+            runs: self.runs.clone(),
+            model: PhantomData,
+        };
+        copy.copy_from(self);
+        copy
+    }
+}

@@ -1,0 +1,322 @@
+use std::marker::PhantomData;
+
+use nn_kernels::ops::Stream;
+use nn_kernels::{Cpu, Device, View, ViewMut, cpu};
+
+use crate::ctx::{CallFault, Ctx, Mode};
+use crate::describe::Describe;
+use crate::dims::{Dims, MAX_LENGTHS};
+use crate::error::Error;
+use crate::host::Host;
+use crate::layer::{Declared, Forward, Layer, Module, Vjp};
+use crate::signature::{Sig, Signature};
+use crate::tensors::{Region, RegionRef, State, Tensor, Tensors, TensorsMut};
+use crate::weights::Weights;
+
+/// The memory that runs a model: allocated once, for at most so many samples, and then reused by every call.
+/// Several workspaces can share one set of [`Weights`], each in a thread of its own.
+pub struct Workspace<M: Declared, D: Device> {
+    capacity: usize,
+    saved: Option<D::Buffer<u8>>,
+    scratch: D::Buffer<u8>,
+    output: D::Buffer<u8>,
+    gradient: Option<D::Buffer<u8>>,
+    /// Whether every layer's output is looked at for values that are not finite.
+    pub check_finite: bool,
+    model: PhantomData<fn() -> M>,
+}
+
+/// How many samples a call has, and how long its bounded axes are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extents {
+    pub(crate) batch: usize,
+    pub(crate) lengths: [usize; MAX_LENGTHS],
+}
+
+/// What one call is: everything but the values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) extents: Extents,
+    pub(crate) mode: Mode,
+    pub(crate) keep: bool,
+    pub(crate) stream: Stream,
+}
+
+impl Call {
+    pub(crate) fn inference(extents: Extents) -> Self {
+        Self { extents, mode: Mode::Infer, keep: false, stream: Stream::default() }
+    }
+
+    fn context<D: Device>(self, device: &D) -> Ctx<'_, D> {
+        let cx = Ctx::new(device, self.extents.batch)
+            .lengths(self.extents.lengths)
+            .mode(self.mode)
+            .stream(self.stream);
+        if self.keep { cx.keeping() } else { cx }
+    }
+}
+
+impl<M: Declared, D: Device> Workspace<M, D> {
+    const TAKES: Sig = <M::In as Signature>::SIG;
+    const GIVES: Sig = <M::Out as Signature>::SIG;
+
+    /// For inference on at most `capacity` samples at a time.
+    pub fn new(device: &D, capacity: usize) -> Result<Self, Error>
+    where
+        M: Module<D, M::In>,
+    {
+        Self::with(device, capacity, false)
+    }
+
+    /// For training on at most `capacity` samples at a time, and for inference.
+    pub fn training(device: &D, capacity: usize) -> Result<Self, Error>
+    where
+        M: Module<D, M::In>,
+    {
+        Self::with(device, capacity, true)
+    }
+
+    fn with(device: &D, capacity: usize, trains: bool) -> Result<Self, Error>
+    where
+        M: Module<D, M::In>,
+    {
+        // A generic model that was never declared concrete is caught here, when it is built.
+        const { crate::accept(&<M as Layer<M::In>>::RULE.fault) };
+        let bytes = |size: crate::Size| size.at(capacity, size_of::<D::Elem>());
+        let scratch = <M as Layer<M::In>>::SCRATCH;
+        let scratch = if trains { scratch.max(<M as Layer<M::In>>::VJP_SCRATCH) } else { scratch };
+        Ok(Self {
+            capacity,
+            saved: if trains { Some(device.alloc(bytes(<M as Layer<M::In>>::SAVED))?) } else { None },
+            scratch: device.alloc(bytes(scratch))?,
+            output: device.alloc(bytes(Self::GIVES.size()))?,
+            gradient: if trains { Some(device.alloc(bytes(Self::GIVES.size()))?) } else { None },
+            check_finite: false,
+            model: PhantomData,
+        })
+    }
+
+    /// The most samples a call can have.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes it holds.
+    pub fn bytes(&self) -> usize {
+        let len = |b: &D::Buffer<u8>| D::len(D::view(b));
+        len(&self.scratch)
+            + len(&self.output)
+            + self.saved.as_ref().map_or(0, len)
+            + self.gradient.as_ref().map_or(0, len)
+    }
+
+    /// How many samples `x` holds, and how long; every input must agree.
+    pub(crate) fn extents(&self, x: &Tensors<'_, D>) -> Result<Extents, Error> {
+        let len = |t: Tensor<'_, D>| match t {
+            Tensor::Real(view) => D::len(view),
+            Tensor::Ids(view) => D::len(view),
+        };
+        let mut found: Option<Extents> = None;
+        for (index, (tensor, ty)) in x.iter().zip(Self::TAKES.tensors()).enumerate() {
+            let n = len(tensor);
+            let wrong = |hint: String| Error::InputLength { index, found: n, shape: ty.dims.to_string(), hint };
+            match found {
+                None => found = Some(first_extents(n, &ty.dims).ok_or_else(|| wrong(String::new()))?),
+                Some(e) if n != e.batch * ty.dims.numel_at(&e.lengths) => {
+                    return Err(wrong(format!(" of {} samples, as the first input has", e.batch)));
+                }
+                Some(_) => {}
+            }
+        }
+        let extents = found.unwrap_or(Extents { batch: 1, lengths: [0; MAX_LENGTHS] });
+        if extents.batch == 0 {
+            return Err(Error::EmptyBatch);
+        }
+        if extents.batch > self.capacity {
+            return Err(Error::BatchTooLarge { batch: extents.batch, capacity: self.capacity });
+        }
+        Ok(extents)
+    }
+
+    /// How many samples `x` holds, however many there is room for.
+    pub(crate) fn samples(&self, x: &Tensors<'_, D>) -> Result<usize, Error> {
+        match self.extents(x) {
+            Ok(extents) => Ok(extents.batch),
+            Err(Error::BatchTooLarge { batch, .. }) => Ok(batch),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The samples `from..to` of `samples`.
+    pub(crate) fn part<'a>(&self, x: Tensors<'a, D>, samples: usize, from: usize, to: usize) -> Tensors<'a, D> {
+        x.iter().fold(Tensors::EMPTY, |all, tensor| {
+            all.join(match tensor {
+                Tensor::Real(view) => {
+                    let each = D::len(view) / samples;
+                    Tensors::real(D::split(D::split(view, from * each).1, (to - from) * each).0)
+                }
+                Tensor::Ids(view) => {
+                    let each = D::len(view) / samples;
+                    Tensors::ids(D::split(D::split(view, from * each).1, (to - from) * each).0)
+                }
+            })
+        })
+    }
+
+    /// Runs forward; the output stays in the workspace.
+    pub(crate) fn forward(
+        &mut self,
+        device: &D,
+        params: View<'_, D>,
+        state: State<'_, D>,
+        x: Tensors<'_, D>,
+        call: Call,
+    ) -> Result<(), Error>
+    where
+        M: Module<D, M::In>,
+    {
+        check_lengths(&Self::TAKES, &call.extents.lengths)?;
+        let mut cx = call.context(device).watching(self.check_finite);
+        let mut saved = match (&mut self.saved, call.keep) {
+            (Some(saved), true) => Region::new(D::view_mut(saved)),
+            _ => Region::empty(),
+        };
+        let y = TensorsMut::carve(&cx, &Self::GIVES, &mut Region::new(D::view_mut(&mut self.output)));
+        let mut scratch = Region::new(D::view_mut(&mut self.scratch));
+        let forward = Forward {
+            params: D::shorten(params),
+            state: state.shorten(),
+            x: x.shorten(),
+            y: y.shorten(),
+            saved: saved.reborrow(),
+            scratch: scratch.reborrow(),
+        };
+        M::forward(&mut cx, forward);
+        outcome::<M, D>(&cx)
+    }
+
+    /// The output of the last forward pass.
+    pub(crate) fn output(&self, device: &D, call: Call) -> Tensors<'_, D> {
+        RegionRef::new(D::view(&self.output)).tensors(&call.context(device), &Self::GIVES)
+    }
+
+    /// The output of the last forward pass, and room for its gradient.
+    pub(crate) fn output_and_gradient(&mut self, device: &D, call: Call) -> (Tensors<'_, D>, TensorsMut<'_, D>) {
+        let cx = call.context(device);
+        let y = RegionRef::new(D::view(&self.output)).tensors(&cx, &Self::GIVES);
+        let mut region = match &mut self.gradient {
+            Some(gradient) => Region::new(D::view_mut(gradient)),
+            None => Region::empty(),
+        };
+        (y, TensorsMut::carve_gradient(&cx, &Self::GIVES, &mut region))
+    }
+
+    /// Runs the vjp of the last forward pass, which kept what it needs; adds to `dparams`.
+    pub(crate) fn vjp(
+        &mut self,
+        device: &D,
+        params: View<'_, D>,
+        state: View<'_, D>,
+        x: Tensors<'_, D>,
+        dparams: ViewMut<'_, D>,
+        call: Call,
+    ) -> Result<(), Error>
+    where
+        M: Module<D, M::In>,
+    {
+        let mut cx = call.context(device);
+        let read = |buffer| RegionRef::new(D::view(buffer));
+        let saved = self.saved.as_ref().map_or_else(RegionRef::empty, read);
+        let mut gradient = self.gradient.as_ref().map_or_else(RegionRef::empty, read);
+        let mut scratch = Region::new(D::view_mut(&mut self.scratch));
+        let mut dparams = dparams;
+        let vjp = Vjp {
+            params: D::shorten(params),
+            state: D::shorten(state),
+            x: x.shorten(),
+            y: read(&self.output).tensors(&cx, &Self::GIVES).shorten(),
+            saved: saved.shorten(),
+            dy: gradient.tensors(&cx, &Self::GIVES).shorten(),
+            dx: TensorsMut::unwanted(Self::TAKES.len()),
+            dparams: Some(D::reborrow(&mut dparams)),
+            scratch: scratch.reborrow(),
+        };
+        M::vjp(&mut cx, vjp);
+        outcome::<M, D>(&cx)
+    }
+}
+
+impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real> Workspace<M, Cpu<E>> {
+    /// Infers: the output for the samples in `x`, as slices of the workspace.
+    ///
+    /// # Errors
+    /// More samples than the workspace has room for, inputs of the wrong length, an index past the end of
+    /// a table.
+    pub fn infer(
+        &mut self,
+        weights: &Weights<M, Cpu<E>>,
+        x: <M::In as Host>::Slices<'_, E>,
+    ) -> Result<<M::Out as Host>::Slices<'_, E>, Error> {
+        let x = M::In::tensors::<E>(x);
+        let call = Call::inference(self.extents(&x)?);
+        self.forward(weights.device(), weights.params(), State::Read(weights.state()), x, call)?;
+        Ok(M::Out::slices(self.output(weights.device(), call)).0)
+    }
+}
+
+/// Samples and lengths from the length of the first input: with a bounded axis it is one sample.
+fn first_extents(n: usize, dims: &Dims) -> Option<Extents> {
+    let mut lengths = [0; MAX_LENGTHS];
+    if !dims.is_bounded() {
+        let each = dims.numel().max(1);
+        return n.is_multiple_of(each).then_some(Extents { batch: n / each, lengths });
+    }
+    let mut fixed = 1;
+    let mut tag = None;
+    for i in 0..dims.rank() {
+        match dims.axis(i).length {
+            Some(t) if tag.is_none_or(|known| known == t) => tag = Some(t),
+            Some(_) => return None,
+            None => fixed *= dims.n(i),
+        }
+    }
+    lengths[tag? as usize] = n.checked_div(fixed)?;
+    (dims.numel_at(&lengths) == n && n > 0).then_some(Extents { batch: 1, lengths })
+}
+
+/// What a call recorded, as an error with the layer's path.
+fn outcome<M: Declared + Module<D, M::In>, D: Device>(cx: &Ctx<'_, D>) -> Result<(), Error> {
+    if cx.fault().is_none() && cx.not_finite().is_none() {
+        return Ok(());
+    }
+    let rows = Describe::of::<M, D, M::In>().rows;
+    let path = |place: u32| {
+        let row = rows.get(place as usize);
+        row.map(|r| if r.path.is_empty() { r.layer.clone() } else { r.path.clone() }).unwrap_or_default()
+    };
+    if let Some((place, fault)) = cx.fault() {
+        return Err(match fault {
+            CallFault::IdOutOfRange { id, rows } => Error::IdOutOfRange { path: path(place), id, rows },
+            CallFault::OneValueAChannel => Error::OneValueAChannel { path: path(place) },
+        });
+    }
+    match cx.not_finite() {
+        Some(place) => Err(Error::NotFinite { path: path(place) }),
+        None => Ok(()),
+    }
+}
+
+/// The bound on the lengths of `sig`, checked before anything runs.
+fn check_lengths(sig: &Sig, lengths: &[usize; MAX_LENGTHS]) -> Result<(), Error> {
+    for tensor in sig.tensors() {
+        for i in 0..tensor.dims.rank() {
+            let axis = tensor.dims.axis(i);
+            if let Some(tag) = axis.length
+                && lengths[tag as usize] > axis.n
+            {
+                return Err(Error::TooLong { length: lengths[tag as usize], bound: axis.n });
+            }
+        }
+    }
+    Ok(())
+}

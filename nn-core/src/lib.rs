@@ -43,9 +43,12 @@ pub use init::{
     Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal, Zero,
 };
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
+pub use layers::batch_norm::*;
+pub use layers::conv::*;
 pub use layers::elementwise::*;
 pub use layers::linear::*;
 pub use layers::norm::*;
+pub use layers::pool::*;
 pub use layers::softmax::*;
 pub use loss::{CrossEntropy, Loss, MSE, argmax};
 pub use model::{Evaluation, Model};

@@ -4,7 +4,6 @@ use nn_kernels::philox::Philox;
 /// alone, so it can be resumed.
 ///
 /// ```
-/// # use nn_core as nn;
 /// let mut batches = nn::Batches::new(10, 4, 7);
 /// let epoch: Vec<Vec<usize>> = std::iter::from_fn(|| batches.next_batch().map(<[usize]>::to_vec)).collect();
 /// assert_eq!(epoch.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 2]);

@@ -24,7 +24,6 @@ use crate::workspace::{Call, Workspace};
 /// threads that infer with one set of weights, take a [`Workspace`] each and share [`Model::weights`].
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Adam, CrossEntropy, Linear, LinearTanh, Model, sequential};
 ///
 /// sequential! {
@@ -212,9 +211,10 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     pub fn accumulate<L: Loss<E>>(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
-        target: &L::Target,
+        target: &(impl AsRef<L::Target> + ?Sized),
         loss: &L,
     ) -> Result<f64, Error> {
+        let target = target.as_ref();
         self.accumulate_with(x, |device, batch, y, dy| loss.value(device, batch, y, target, Some(dy)))
     }
 
@@ -226,7 +226,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     pub fn train_step<L: Loss<E>, O: Optimizer<Cpu<E>>>(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
-        target: &L::Target,
+        target: &(impl AsRef<L::Target> + ?Sized),
         loss: &L,
         optimizer: &mut O,
     ) -> Result<f64, Error> {
@@ -288,7 +288,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     pub fn evaluate<L: Loss<E>>(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
-        target: &L::Target,
+        target: &(impl AsRef<L::Target> + ?Sized),
         loss: &L,
     ) -> Result<Evaluation, Error> {
         let x = M::In::tensors::<E>(x);
@@ -303,7 +303,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
             let (params, state) = (self.weights.params(), State::Read(self.weights.state()));
             self.workspace.forward(&device, params, state, part, call)?;
             let y = self.workspace.output(&device, call);
-            let target = loss.part(target, samples, from, to);
+            let target = loss.part(target.as_ref(), samples, from, to);
             let value = loss.value(&device, to - from, y, target, None)?;
             let weight = loss.weight(to - from, target);
             let mean = loss.reduction() == Reduction::Mean;

@@ -231,7 +231,6 @@ tuples! { [] [A] [A B] [A B E] [A B E F] [A B E F G] [A B E F G H] }
 /// The shape of a tensor, without the batch: `T![1, 28, 28]`. An axis of at most 512 is `T![..512, 384]`.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Signature, T};
 /// assert_eq!(<T![..512, 384]>::SIG.to_string(), "[..512, 384]");
 /// assert_eq!(<(T![3], nn::Ids<T![4, 5]>)>::SIG.to_string(), "([3], ids [4, 5])");

@@ -44,7 +44,6 @@ pub struct LinearAct<const IN: usize, const OUT: usize, ACT: Activation, BIAS: S
 /// A dense layer: y = x·Wᵀ + b, `[.., IN]` → `[.., OUT]`.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, Linear, T};
 /// assert_eq!(<Linear<784, 64> as Layer<T![784]>>::RULE.out.to_string(), "[64]");
 /// let fault = <Linear<784, 64> as Layer<T![3, 780]>>::RULE.fault.unwrap();

@@ -46,6 +46,7 @@ pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp
 pub use layers::batch_norm::*;
 pub use layers::conv::*;
 pub use layers::elementwise::*;
+pub use layers::embedding::*;
 pub use layers::linear::*;
 pub use layers::norm::*;
 pub use layers::pool::*;

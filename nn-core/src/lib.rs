@@ -45,6 +45,7 @@ pub use init::{
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
 pub use layers::batch_norm::*;
 pub use layers::conv::*;
+pub use layers::dropout::*;
 pub use layers::elementwise::*;
 pub use layers::embedding::*;
 pub use layers::linear::*;

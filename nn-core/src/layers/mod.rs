@@ -2,6 +2,7 @@
 
 pub(crate) mod batch_norm;
 pub(crate) mod conv;
+pub(crate) mod dropout;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
 pub(crate) mod linear;

@@ -48,6 +48,7 @@ pub use layers::conv::*;
 pub use layers::dropout::*;
 pub use layers::elementwise::*;
 pub use layers::embedding::*;
+pub use layers::layout::*;
 pub use layers::linear::*;
 pub use layers::norm::*;
 pub use layers::pool::*;

@@ -5,6 +5,7 @@ pub(crate) mod conv;
 pub(crate) mod dropout;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
+pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod pool;

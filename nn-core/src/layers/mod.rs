@@ -9,6 +9,7 @@ pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod pool;
+pub(crate) mod rope;
 pub(crate) mod softmax;
 
 use crate::Text;

@@ -45,10 +45,14 @@ pub use init::{
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
 pub use layers::batch_norm::*;
 pub use layers::conv::*;
+pub use layers::dropout::*;
 pub use layers::elementwise::*;
+pub use layers::embedding::*;
+pub use layers::layout::*;
 pub use layers::linear::*;
 pub use layers::norm::*;
 pub use layers::pool::*;
+pub use layers::rope::*;
 pub use layers::softmax::*;
 pub use loss::{CrossEntropy, Loss, MSE, argmax};
 pub use model::{Evaluation, Model};

@@ -2,10 +2,14 @@
 
 pub(crate) mod batch_norm;
 pub(crate) mod conv;
+pub(crate) mod dropout;
 pub(crate) mod elementwise;
+pub(crate) mod embedding;
+pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod pool;
+pub(crate) mod rope;
 pub(crate) mod softmax;
 
 use crate::Text;
@@ -13,16 +17,17 @@ use crate::dims::{Dims, Extent, Impossible};
 use crate::fault::{Input, Rule, one_real};
 use crate::signature::Sig;
 
-/// The rule of a layer that works along a last axis of `n` values and keeps the shape.
-const fn along_last(label: &Text, args: &[Extent], given: &Sig, n: Extent) -> Rule {
-    match one_real(label, args, given) {
-        Input::Done(rule) => rule,
-        Input::Tensor(dims) if dims.rank() > 0 && dims.last().same(&n) => Rule::ok(Sig::real(dims)),
-        Input::Tensor(dims) => {
-            let takes = n.write(Text::new().str("[.., ")).str("]");
-            Rule::mismatch(label, takes, given, Sig::real(dims))
-        }
+/// The rule of a layer that turns rows of `takes` values, along the last axis, into rows of `gives`.
+const fn along_last(label: &Text, args: &[Extent], given: &Sig, takes: Extent, gives: Extent) -> Rule {
+    let dims = match one_real(label, args, given) {
+        Input::Done(rule) => return rule,
+        Input::Tensor(dims) => dims,
+    };
+    let out = Sig::real(dims.with_last(gives));
+    if dims.rank() > 0 && dims.last().same(&takes) {
+        return Rule::ok(out);
     }
+    Rule::mismatch(label, takes.write(Text::new().str("[.., ")).str("]"), given, out)
 }
 
 /// How many rows a sample has, if a row is its last axis.

@@ -48,7 +48,7 @@ impl<D: Dim, EPS: Real> Params for LayerNormOf<D, EPS> {
 impl<X: Signature, D: Dim, EPS: Real> Layer<X> for LayerNormOf<D, EPS> {
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT),
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT),
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)).saturating_mul(2));
@@ -104,7 +104,7 @@ impl<D: Dim, EPS: Real> Params for RMSNormOf<D, EPS> {
 impl<X: Signature, D: Dim, EPS: Real> Layer<X> for RMSNormOf<D, EPS> {
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT),
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT),
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)));

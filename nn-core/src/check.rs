@@ -3,7 +3,6 @@
 //! [`gradients`] compares every gradient with finite differences. [`Run`] calls a layer on slices of the host.
 //!
 //! ```
-//! # use nn_core as nn;
 //! use nn::{LinearTanh, T, Mode, check};
 //! check::gradients::<LinearTanh<5, 3>, T![4, 5]>(2, Mode::Train, 1).assert_within(1e-7);
 //! ```

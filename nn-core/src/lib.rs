@@ -44,6 +44,7 @@ pub use init::{
 };
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
 pub use layers::batch_norm::*;
+pub use layers::combine::*;
 pub use layers::conv::*;
 pub use layers::dropout::*;
 pub use layers::elementwise::*;

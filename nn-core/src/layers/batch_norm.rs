@@ -27,7 +27,6 @@ use crate::{Size, Text, layer};
 /// arXiv:1502.03167.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{BatchNorm2D, Layer, T};
 /// assert_eq!(<BatchNorm2D<16> as Layer<T![16, 8, 8]>>::RULE.out.to_string(), "[16, 8, 8]");
 /// let fault = <BatchNorm2D<16> as Layer<T![3, 8, 8]>>::RULE.fault.unwrap();

@@ -26,7 +26,6 @@ use crate::{Size, Text, layer};
 /// both drawn from U(±1/√(IC/GROUPS·K²)).
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Conv2D, Layer, T};
 /// assert_eq!(<Conv2D<3, 16, 3> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 30, 30]");
 /// assert_eq!(<Conv2D<3, 16, 3, 2, 1> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 16, 16]");

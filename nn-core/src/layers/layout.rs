@@ -5,15 +5,15 @@ use nn_kernels::ops::{Block, PermuteSpec};
 
 use crate::ctx::Ctx;
 use crate::dims::{Dim, Dims, Extent, MAX_LENGTHS, MAX_RANK};
-use crate::fault::{Input, Rule, one_real};
+use crate::fault::{Fault, Input, Rule, one_real};
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
+use crate::layers::check_shape;
 use crate::signature::{Kind, Sig, Signature};
 use crate::{Text, layer};
 
 /// All axes as one: `[..]` → `[n]`, the last axis running fastest.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Flatten, Layer, T};
 /// assert_eq!(<Flatten as Layer<T![32, 7, 7]>>::RULE.out.to_string(), "[1568]");
 /// ```
@@ -37,7 +37,6 @@ impl<X: Signature> Layer<X> for Flatten {
 /// The same values in another shape of as many: `Reshape<T![8, 49]>`, the last axis running fastest in both.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, Reshape, T};
 /// assert_eq!(<Reshape<T![8, 49]> as Layer<T![8, 7, 7]>>::RULE.out.to_string(), "[8, 49]");
 /// let fault = <Reshape<T![8, 48]> as Layer<T![8, 7, 7]>>::RULE.fault.unwrap();
@@ -54,26 +53,21 @@ impl<S: Signature> Params for ReshapeOf<S> {
 }
 
 impl<X: Signature, S: Signature> Layer<X> for ReshapeOf<S> {
-    const RULE: Rule = {
-        let one = S::SIG.len() == 1 && matches!(S::SIG.tensors()[0].kind, Kind::Real);
-        if !one || S::SIG.is_bounded() {
-            Rule::cannot_exist(&Self::LABEL, Text::new().str("the new shape is one tensor without bounds"))
-        } else {
-            match one_real(&Self::LABEL, &[], &X::SIG) {
-                Input::Done(rule) => Rule { out: S::SIG, fault: rule.fault },
-                Input::Tensor(_) if S::SIG.is_poison() => Rule::ok(Sig::POISON),
-                Input::Tensor(dims) if dims.is_bounded() => {
-                    Rule::mismatch(&Self::LABEL, Text::new().str("a tensor without bounds"), &X::SIG, S::SIG)
-                }
-                Input::Tensor(dims) if dims.numel() == S::SIG.dims(0).numel() => Rule::ok(S::SIG),
-                Input::Tensor(dims) => {
-                    let text = Text::new().str("shape mismatch: `").text(&Self::LABEL).str("` takes ");
-                    let text = text.num(S::SIG.dims(0).numel()).str(" values, but it is given ");
-                    let text = dims.write(text).str(", which are ").num(dims.numel());
-                    Rule { out: S::SIG, fault: Some(crate::Fault::new(text)) }
-                }
+    const RULE: Rule = match check_shape(&Self::LABEL, &S::SIG) {
+        Some(rule) => rule,
+        None => match one_real(&Self::LABEL, &[], &X::SIG) {
+            Input::Done(rule) => Rule { out: S::SIG, fault: rule.fault },
+            Input::Tensor(dims) if dims.is_bounded() => {
+                Rule::mismatch(&Self::LABEL, Text::new().str("a tensor without bounds"), &X::SIG, S::SIG)
             }
-        }
+            Input::Tensor(dims) if dims.numel() == S::SIG.dims(0).numel() => Rule::ok(S::SIG),
+            Input::Tensor(dims) => {
+                let text = Text::new().str("shape mismatch: `").text(&Self::LABEL).str("` takes ");
+                let text = text.num(S::SIG.dims(0).numel()).str(" values, but it is given ");
+                let text = dims.write(text).str(", which are ").num(dims.numel());
+                Rule { out: S::SIG, fault: Some(Fault::new(text)) }
+            }
+        },
     };
 }
 
@@ -103,7 +97,6 @@ fn between<D: Device>(cx: &Ctx<'_, D>, dims: &Dims, from: usize, to: usize) -> u
 /// values: `Concat::<0>(a, b)`.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Concat, Layer, T};
 /// assert_eq!(<Concat<0> as Layer<(T![16, 8, 8], T![4, 8, 8])>>::RULE.out.to_string(), "[20, 8, 8]");
 /// let fault = <Concat<0> as Layer<(T![16, 8, 8], T![4, 8, 9])>>::RULE.fault.unwrap();
@@ -203,7 +196,6 @@ impl<D: Device, X: Signature, AXIS: Dim> Module<D, X> for ConcatOf<AXIS> {
 /// The part from FROM to TO (not included) of an axis.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, Slice, T};
 /// assert_eq!(<Slice<1, 0, 5> as Layer<T![3, 8]>>::RULE.out.to_string(), "[3, 5]");
 /// let fault = <Slice<1, 4, 9> as Layer<T![3, 8]>>::RULE.fault.unwrap();
@@ -276,7 +268,6 @@ impl<D: Device, X: Signature, AXIS: Dim, FROM: Dim, TO: Dim> Module<D, X> for Sl
 /// Two axes change places.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, T, Transpose};
 /// assert_eq!(<Transpose<0, 2> as Layer<T![3, ..32, 8]>>::RULE.out.to_string(), "[8, ..32, 3]");
 /// let fault = <Transpose<0, 2> as Layer<T![3, 8]>>::RULE.fault.unwrap();
@@ -337,7 +328,6 @@ impl<D: Device, X: Signature, A: Dim, B: Dim> Module<D, X> for TransposeOf<A, B>
 /// slowest in c.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, PixelShuffle, T};
 /// assert_eq!(<PixelShuffle<32, 768, 4> as Layer<T![1024, 768]>>::RULE.out.to_string(), "[64, 12288]");
 /// let fault = <PixelShuffle<7, 4, 2> as Layer<T![49, 4]>>::RULE.fault.unwrap();
@@ -502,7 +492,7 @@ mod tests {
         assert_eq!(fault::<PixelShuffle<4, 3, 0>, T![16, 3]>(), "`PixelShuffle<4, 3, 0>` can't exist: S is 0");
         assert_eq!(
             fault::<Reshape<(T![2], T![2])>, T![4]>(),
-            "`Reshape<([2], [2])>` can't exist: the new shape is one tensor without bounds"
+            "`Reshape<([2], [2])>` can't exist: it is one tensor of real numbers"
         );
     }
 }

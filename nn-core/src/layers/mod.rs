@@ -1,6 +1,7 @@
 //! The layers, one file a family.
 
 pub(crate) mod batch_norm;
+pub(crate) mod combine;
 pub(crate) mod conv;
 pub(crate) mod dropout;
 pub(crate) mod elementwise;
@@ -15,7 +16,7 @@ pub(crate) mod softmax;
 use crate::Text;
 use crate::dims::{Dims, Extent, Impossible};
 use crate::fault::{Input, Rule, one_real};
-use crate::signature::Sig;
+use crate::signature::{Kind, Sig};
 
 /// The rule of a layer that turns rows of `takes` values, along the last axis, into rows of `gives`.
 const fn along_last(label: &Text, args: &[Extent], given: &Sig, takes: Extent, gives: Extent) -> Rule {
@@ -28,6 +29,22 @@ const fn along_last(label: &Text, args: &[Extent], given: &Sig, takes: Extent, g
         return Rule::ok(out);
     }
     Rule::mismatch(label, takes.write(Text::new().str("[.., ")).str("]"), given, out)
+}
+
+/// Whether a shape that is an argument is one tensor of real numbers and known.
+const fn check_shape(label: &Text, shape: &Sig) -> Option<Rule> {
+    if shape.len() != 1 || !matches!(shape.tensors()[0].kind, Kind::Real) {
+        return Some(Rule::cannot_exist(label, Text::new().str("it is one tensor of real numbers")));
+    }
+    let dims = shape.dims(0);
+    let mut i = 0;
+    while i < dims.rank() {
+        if let Some(rule) = Rule::check_args(label, &[dims.axis(i)]) {
+            return Some(rule);
+        }
+        i += 1;
+    }
+    None
 }
 
 /// How many rows a sample has, if a row is its last axis.

@@ -21,7 +21,6 @@ use crate::{Size, Text, layer};
 /// 2016, arXiv:1607.06450.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, LayerNorm, T};
 /// assert_eq!(<LayerNorm<8> as Layer<T![5, 8]>>::RULE.out.to_string(), "[5, 8]");
 /// let fault = <LayerNorm<8> as Layer<T![8, 5]>>::RULE.fault.unwrap();
@@ -85,7 +84,6 @@ impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for LayerNormOf<D,
 /// mostly write a smaller EPS, 10⁻⁵ or 10⁻⁶, than the 10⁻⁴ that it has here.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, RMSNorm, T};
 /// assert_eq!(<RMSNorm<8> as Layer<T![5, 8]>>::RULE.out.to_string(), "[5, 8]");
 /// ```

@@ -21,7 +21,6 @@ use crate::{Text, layer};
 /// pairs are those of GPT-NeoX and Llama in `transformers`.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, RoPE, T};
 /// assert_eq!(<RoPE<128, 4, 16> as Layer<T![..128, 64]>>::RULE.out.to_string(), "[..128, 64]");
 /// let fault = <RoPE<128, 4, 16> as Layer<T![128, 60]>>::RULE.fault.unwrap();

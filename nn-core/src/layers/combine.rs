@@ -24,7 +24,10 @@ fn whole<M: Params>() -> Step {
 /// Where copy `i` of `M` is, of copies that lie behind one another.
 fn copy_of<M: Params>(i: usize) -> Step {
     let (params, state) = (M::TREE.params(), M::TREE.state());
-    Step { field: Field { params: i * params, params_len: params, state: i * state, state_len: state }, place: 0 }
+    Step {
+        field: Field { params: i * params, params_len: params, state: i * state, state_len: state },
+        place: 0,
+    }
 }
 
 /// y = x + M(x), for an M that keeps the shape. Parameters are M's, under M's names.
@@ -86,7 +89,16 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for ResidualOf<M> {
         let step = whole::<M>();
         if M::KEEPS_Y && cx.keeps() {
             let mut inner = TensorsMut::carve(cx, &X::SIG, &mut saved);
-            glue::forward::<D, M, X>(cx, step, params, &mut state, x, inner.reborrow(), &mut own, &mut scratch);
+            glue::forward::<D, M, X>(
+                cx,
+                step,
+                params,
+                &mut state,
+                x,
+                inner.reborrow(),
+                &mut own,
+                &mut scratch,
+            );
             let inner = inner.freeze();
             for i in 0..X::SIG.len() {
                 cx.device().binary(Binary::Add, x.get(i), inner.get(i), y.get(i));
@@ -131,7 +143,8 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for ResidualOf<M> {
 pub struct Repeat<M: Params, const N: usize>;
 
 impl<M: Params, N: Dim> RepeatOf<M, N> {
-    const CHILDREN: [Child; 1] = [Child::new("", M::TREE).times(if N::EXTENT.is_poison() { 0 } else { N::N })];
+    const CHILDREN: [Child; 1] =
+        [Child::new("", M::TREE).times(if N::EXTENT.is_poison() { 0 } else { N::N })];
 
     fn step<X: Signature>(copy: usize) -> Step
     where
@@ -176,7 +189,8 @@ impl<X: Signature, M: Layer<X>, N: Dim> Layer<X> for RepeatOf<M, N> {
         M::SAVED.times(N::N).plus(X::SIG.size().when(M::KEEPS_X || M::KEEPS_Y).times(N::N.saturating_sub(1)));
     // Values go to and fro between the output and this.
     const SCRATCH: Size = X::SIG.size().when(N::N > 1).plus(M::SCRATCH);
-    const VJP_SCRATCH: Size = X::SIG.size().when(N::N > 1).plus(X::SIG.size().when(N::N > 2)).plus(M::VJP_SCRATCH);
+    const VJP_SCRATCH: Size =
+        X::SIG.size().when(N::N > 1).plus(X::SIG.size().when(N::N > 2)).plus(M::VJP_SCRATCH);
     const MACS: usize = super::product(&[M::MACS, N::N]);
     const PLACES: u32 = M::PLACES.saturating_mul(if N::N > u32::MAX as usize { 0 } else { N::N as u32 });
 }
@@ -195,7 +209,16 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
             let step = Self::step::<X>(copy);
             if keeps && copy + 1 < N::N {
                 let mut to = TensorsMut::carve(cx, &X::SIG, &mut saved.part(cx, X::SIG.size()));
-                glue::forward::<D, M, X>(cx, step, params, &mut state, kept, to.reborrow(), &mut own, &mut scratch);
+                glue::forward::<D, M, X>(
+                    cx,
+                    step,
+                    params,
+                    &mut state,
+                    kept,
+                    to.reborrow(),
+                    &mut own,
+                    &mut scratch,
+                );
                 kept = to.freeze();
                 continue;
             }
@@ -307,7 +330,8 @@ mod tests {
     use super::*;
     use crate::check::{Run, Values, gradients};
     use crate::{
-        BatchNorm2D, Cpu, Dropout, Ids, Linear, LinearReLU, LinearTanh, Mode, ReLU, Sci, Softmax, T, module, sequential,
+        BatchNorm2D, Cpu, Dropout, Ids, Linear, LinearReLU, LinearTanh, Mode, ReLU, Sci, Softmax, T, module,
+        sequential,
     };
 
     sequential! {
@@ -337,7 +361,8 @@ mod tests {
             gradients::<Repeat<LinearTanh<4, 4>, 1>, T![4]>(batch, Mode::Train, 6).assert_within(1e-7);
             gradients::<Repeat<Block, 2>, T![4]>(batch, Mode::Train, 7).assert_within(1e-7);
             gradients::<Repeat<Residual<Block>, 3>, T![4]>(batch, Mode::Train, 8).assert_within(1e-7);
-            gradients::<Repeat<Residual<LinearTanh<3, 3>>, 4>, T![..4, 3]>(batch, Mode::Infer, 9).assert_within(1e-7);
+            gradients::<Repeat<Residual<LinearTanh<3, 3>>, 4>, T![..4, 3]>(batch, Mode::Infer, 9)
+                .assert_within(1e-7);
             // Neither input nor output is read, so that nothing is kept.
             gradients::<Repeat<Dropout<Sci<2, -1>>, 5>, T![9]>(batch, Mode::Train, 10).assert_within(1e-7);
             gradients::<Repeat<Repeat<Softmax, 2>, 3>, T![4]>(batch, Mode::Train, 11).assert_within(1e-7);
@@ -426,13 +451,19 @@ mod tests {
             fault::<Repeat<Residual<Linear<4, 4>>, 3>, T![5]>(),
             "shape mismatch: `Linear<4, 4>` takes [.., 4], but it is given [5]"
         );
-        assert_eq!(fault::<Repeat<Block, 2>, T![5]>(), "shape mismatch: `Block` takes [4], but it is given [5]");
+        assert_eq!(
+            fault::<Repeat<Block, 2>, T![5]>(),
+            "shape mismatch: `Block` takes [4], but it is given [5]"
+        );
         assert_eq!(fault::<Repeat<ReLU, 0>, T![5]>(), "`Repeat<ReLU, 0>` can't exist: N is 0");
         assert_eq!(
             fault::<Residual<crate::Embedding<4, 4>>, Ids<T![5]>>(),
             "shape mismatch: `Residual<Embedding<4, 4>>` takes real numbers, but it is given ids [5]"
         );
-        assert_eq!(fault::<Param<T![2]>, T![5]>(), "shape mismatch: `Param<[2]>` takes nothing, but it is given [5]");
+        assert_eq!(
+            fault::<Param<T![2]>, T![5]>(),
+            "shape mismatch: `Param<[2]>` takes nothing, but it is given [5]"
+        );
         assert_eq!(
             fault::<Param<(T![2], T![2])>, ()>(),
             "`Param<([2], [2])>` can't exist: it is one tensor of real numbers"

@@ -184,6 +184,9 @@ mod tests {
         let fault = <Embedding<0, 2> as Layer<Ids<T![1]>>>::RULE.fault.unwrap();
         assert_eq!(fault.to_string(), "`Embedding<0, 2>` can't exist: V is 0");
         let fault = <TiedLinear<4, 2> as Layer<T![3]>>::RULE.fault.unwrap();
-        assert_eq!(fault.to_string(), "shape mismatch: `TiedLinear<4, 2>` takes [.., 4], but it is given [3]");
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `TiedLinear<4, 2>` takes [.., 4], but it is given [3]"
+        );
     }
 }

@@ -161,7 +161,9 @@ impl<X: Signature, AXIS: Dim> Layer<X> for ConcatOf<AXIS> {
 impl<AXIS: Dim> ConcatOf<AXIS> {
     /// For each tensor: where its columns start, and how many there are; then the number of rows, and the
     /// columns of all.
-    fn blocks<D: Device, X: Signature>(cx: &Ctx<'_, D>) -> ([(usize, usize); crate::MAX_TENSORS], usize, usize) {
+    fn blocks<D: Device, X: Signature>(
+        cx: &Ctx<'_, D>,
+    ) -> ([(usize, usize); crate::MAX_TENSORS], usize, usize) {
         let mut blocks = [(0, 0); crate::MAX_TENSORS];
         let mut all = 0;
         for (block, tensor) in blocks.iter_mut().zip(X::SIG.tensors()) {
@@ -221,9 +223,15 @@ impl<X: Signature, AXIS: Dim, FROM: Dim, TO: Dim> Layer<X> for SliceOf<AXIS, FRO
         Input::Tensor(dims) => {
             let takes = Text::new();
             if AXIS::N >= dims.rank() {
-                Rule::mismatch(&Self::LABEL, takes.str("a tensor with an axis ").num(AXIS::N), &X::SIG, Sig::POISON)
+                Rule::mismatch(
+                    &Self::LABEL,
+                    takes.str("a tensor with an axis ").num(AXIS::N),
+                    &X::SIG,
+                    Sig::POISON,
+                )
             } else {
-                let (axis, out) = (dims.axis(AXIS::N), Sig::real(dims.with(AXIS::N, TO::EXTENT.minus(FROM::EXTENT))));
+                let (axis, out) =
+                    (dims.axis(AXIS::N), Sig::real(dims.with(AXIS::N, TO::EXTENT.minus(FROM::EXTENT))));
                 if axis.length.is_some() {
                     let takes = takes.str("a tensor without a bound on axis ").num(AXIS::N);
                     Rule::mismatch(&Self::LABEL, takes, &X::SIG, out)
@@ -347,10 +355,14 @@ impl<GRID: Dim, E: Dim, S: Dim> PixelShuffleOf<GRID, E, S> {
     /// Tokens along a side afterwards.
     const SIDE: Extent = GRID::EXTENT.over(S::EXTENT);
     const TAKES: Dims = Dims::new(&[GRID::EXTENT.times(GRID::EXTENT), E::EXTENT]);
-    const GIVES: Dims = Dims::new(&[Self::SIDE.times(Self::SIDE), E::EXTENT.times(S::EXTENT).times(S::EXTENT)]);
+    const GIVES: Dims =
+        Dims::new(&[Self::SIDE.times(Self::SIDE), E::EXTENT.times(S::EXTENT).times(S::EXTENT)]);
     /// ⌊h/S⌋, h mod S, ⌊w/S⌋, w mod S, e.
-    const SPEC: PermuteSpec =
-        PermuteSpec { rank: 5, dims: [Self::SIDE.n, S::N, Self::SIDE.n, S::N, E::N, 1], axes: [0, 2, 1, 3, 4, 5] };
+    const SPEC: PermuteSpec = PermuteSpec {
+        rank: 5,
+        dims: [Self::SIDE.n, S::N, Self::SIDE.n, S::N, E::N, 1],
+        axes: [0, 2, 1, 3, 4, 5],
+    };
 }
 
 impl<X: Signature, GRID: Dim, E: Dim, S: Dim> Layer<X> for PixelShuffleOf<GRID, E, S> {
@@ -361,9 +373,12 @@ impl<X: Signature, GRID: Dim, E: Dim, S: Dim> Layer<X> for PixelShuffleOf<GRID, 
             None => match one_real(&Self::LABEL, &[Self::SIDE], &X::SIG) {
                 Input::Done(rule) => rule,
                 Input::Tensor(dims) if dims.same(&Self::TAKES) => Rule::ok(Sig::real(Self::GIVES)),
-                Input::Tensor(_) => {
-                    Rule::mismatch(&Self::LABEL, Self::TAKES.write(Text::new()), &X::SIG, Sig::real(Self::GIVES))
-                }
+                Input::Tensor(_) => Rule::mismatch(
+                    &Self::LABEL,
+                    Self::TAKES.write(Text::new()),
+                    &X::SIG,
+                    Sig::real(Self::GIVES),
+                ),
             },
         },
     };
@@ -439,7 +454,9 @@ mod tests {
         let x = counted(GRID * GRID * E);
         let shuffle = |channel: fn(usize, usize, usize) -> usize| {
             let mut out = vec![0.0; x.len()];
-            for (h, w, e) in (0..GRID).flat_map(|h| (0..GRID).flat_map(move |w| (0..E).map(move |e| (h, w, e)))) {
+            for (h, w, e) in
+                (0..GRID).flat_map(|h| (0..GRID).flat_map(move |w| (0..E).map(move |e| (h, w, e))))
+            {
                 let t = h / S * (GRID / S) + w / S;
                 out[t * E * S * S + channel(h % S, w % S, e)] = x[(h * GRID + w) * E + e];
             }
@@ -480,7 +497,10 @@ mod tests {
             fault::<Concat<0>, (T![..2], T![2])>(),
             "shape mismatch: `Concat<0>` takes tensors without a bound on axis 0, but it is given ([..2], [2])"
         );
-        assert_eq!(fault::<Slice<0, 2, 2>, T![4]>(), "`Slice<0, 2, 2>` can't exist: nothing lies from 2 to 2");
+        assert_eq!(
+            fault::<Slice<0, 2, 2>, T![4]>(),
+            "`Slice<0, 2, 2>` can't exist: nothing lies from 2 to 2"
+        );
         assert_eq!(
             fault::<Slice<0, 0, 2>, T![..4]>(),
             "shape mismatch: `Slice<0, 0, 2>` takes a tensor without a bound on axis 0, but it is given [..4]"
@@ -489,7 +509,10 @@ mod tests {
             fault::<PixelShuffle<4, 3, 2>, T![15, 3]>(),
             "shape mismatch: `PixelShuffle<4, 3, 2>` takes [16, 3], but it is given [15, 3]"
         );
-        assert_eq!(fault::<PixelShuffle<4, 3, 0>, T![16, 3]>(), "`PixelShuffle<4, 3, 0>` can't exist: S is 0");
+        assert_eq!(
+            fault::<PixelShuffle<4, 3, 0>, T![16, 3]>(),
+            "`PixelShuffle<4, 3, 0>` can't exist: S is 0"
+        );
         assert_eq!(
             fault::<Reshape<(T![2], T![2])>, T![4]>(),
             "`Reshape<([2], [2])>` can't exist: it is one tensor of real numbers"

@@ -53,7 +53,8 @@ impl Window {
             return rule;
         }
         if self.padding > self.kernel / 2 {
-            let text = Text::new().str("a padding of ").num(self.padding).str(" is more than half the window of ");
+            let text =
+                Text::new().str("a padding of ").num(self.padding).str(" is more than half the window of ");
             return Rule::cannot_exist(label, text.num(self.kernel));
         }
         self.rule(label, args, given, None, Extent::new(0))

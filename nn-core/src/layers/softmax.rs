@@ -95,6 +95,9 @@ mod tests {
     #[test]
     fn a_scalar_has_no_row() {
         let fault = <Softmax as Layer<T![]>>::RULE.fault.unwrap();
-        assert_eq!(fault.to_string(), "shape mismatch: `Softmax` takes at least one axis, but it is given []");
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `Softmax` takes at least one axis, but it is given []"
+        );
     }
 }

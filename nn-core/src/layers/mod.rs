@@ -212,4 +212,61 @@ mod tests {
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }
+
+    sequential! {
+        /// Images, with every kind of layer that takes them.
+        Trunk: [2, 6, 6] -> [3] =
+            Conv2D<2, 4, 3, 1, 1>, BatchNorm2D<4>, ReLU, MaxPool2D<2>,
+            Conv2DNoBias<4, 6, 2, 1, 0, 1, 2>, Mish, AvgPool2D<2>, Flatten, Dropout<0.1>, Linear<6, 3>, LogSoftmax
+    }
+
+    /// Words in, scores of words out, by one table.
+    #[module]
+    struct Words<const S: usize, const D: usize> {
+        tokens: Embedding<7, D>,
+        positions: Param<T![S, D], Normal02>,
+        norm: LayerNorm<D, 1e-6>,
+        blocks: Repeat<Residual<LinearSwish<4, 4>>, 2>,
+        up: LinearGELU<D, { 2 * D }>,
+        out: RMSNorm<{ 2 * D }>,
+        #[tied = "tokens.weight"]
+        head: TiedLinear<D, 7>,
+    }
+    #[module]
+    impl<const S: usize, const D: usize> Words<S, D> {
+        fn forward(&self, ids: Ids<T![S]>) -> T![S, 7] {
+            let h = self.blocks(self.norm(self.tokens(ids) + self.positions));
+            let wide = self.out(self.up(RoPE::<S, 1, D>(h)));
+            let a = Slice::<1, 0, D>(wide);
+            let both = Concat::<1>(a, h);
+            self.head(Slice::<1, 2, { 2 + D }>(both))
+        }
+    }
+
+    #[test]
+    fn layers_fit_together_in_modules() {
+        use crate::check::{Options, gradients};
+        gradients::<Trunk, T![2, 6, 6]>(3, Mode::Train, 1).assert_within(1e-7);
+        gradients::<Trunk, T![2, 6, 6]>(1, Mode::Infer, 2).assert_within(1e-7);
+        for batch in [1, 3] {
+            let options = Options { ids_below: 7, ..Options::new(batch, Mode::Train, 3) };
+            options.check::<Words<3, 4>, Ids<T![3]>>().assert_within(1e-7);
+        }
+        let run = check::Run::<Words<3, 4>, Ids<T![3]>, Cpu<f64>>::new(&Cpu::default(), 1);
+        let paths: Vec<_> = run.paths().map(|(path, _)| path.to_owned()).collect();
+        let expected = [
+            "tokens.weight",
+            "positions",
+            "norm.weight",
+            "norm.bias",
+            "blocks.0.weight",
+            "blocks.0.bias",
+            "blocks.1.weight",
+            "blocks.1.bias",
+            "up.weight",
+            "up.bias",
+            "out.weight",
+        ];
+        assert_eq!(paths, expected);
+    }
 }

@@ -1,6 +1,23 @@
 use super::simd::{Simd, dispatch};
-use super::{Cpu, Real};
-use crate::ops::{Conv, Conv2dSpec};
+use super::{Real, kernels::Kernels};
+use crate::ops::Conv2dSpec;
+
+/// The way a convolution takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Plain loops.
+    Direct,
+}
+
+impl Route {
+    pub(crate) const fn new(_: &Conv2dSpec) -> Self {
+        Self::Direct
+    }
+    /// As it is told to users.
+    pub(crate) const fn name(self) -> &'static str {
+        "direct"
+    }
+}
 
 /// Calls `f` with the indices of every product of the convolution: of x, of w and of y.
 #[inline(always)]
@@ -69,13 +86,13 @@ fn check<E>(s: &Conv2dSpec, x: &[E], w: &[E], y: usize) {
     assert_eq!(w.len(), weights, "conv2d: the weight is not out × in / groups × kernel");
 }
 
-impl<E: Real> Conv for Cpu<E> {
-    fn conv2d(&self, s: &Conv2dSpec, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E], _scratch: &mut [E]) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn conv2d(&self, s: &Conv2dSpec, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E], _scratch: &mut [E]) {
         check(s, x, w, y.len());
         dispatch!(self.isa, forward::<E>(*s, x, w, b, y));
     }
 
-    fn conv2d_vjp(
+    pub(crate) fn conv2d_vjp(
         &self,
         s: &Conv2dSpec,
         x: &[E],
@@ -88,9 +105,5 @@ impl<E: Real> Conv for Cpu<E> {
     ) {
         check(s, x, w, dy.len());
         dispatch!(self.isa, backward::<E>(*s, x, w, dy, dx, dw, db));
-    }
-
-    fn conv2d_route(_: &Conv2dSpec) -> &'static str {
-        "direct"
     }
 }

@@ -1,14 +1,17 @@
 use super::par::{self, GRAIN};
 use super::simd::{Simd, dispatch};
-use super::{Cpu, Real, given};
-use crate::ops::{Binary, Elementwise, Unary};
+use super::{
+    Real,
+    kernels::{Kernels, given},
+};
+use crate::ops::{Binary, Unary};
 
 /// √(2/π), and the weight of the cube, in the tanh form of GELU.
 const GELU_TANH: (f64, f64) = (0.797_884_560_802_865_4, 0.044_715);
 
 /// f(x).
 #[inline(always)]
-pub(crate) fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
+fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
     let (one, half) = (E::ONE, E::lit(0.5));
     match f {
         Unary::Identity => x,
@@ -43,7 +46,7 @@ pub(crate) fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
 
 /// f′(x), given y = f(x) where [`Unary::needs_y`] says so and x where [`Unary::needs_x`] does.
 #[inline(always)]
-pub(crate) fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
+fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
     let (one, half) = (E::ONE, E::lit(0.5));
     match f {
         Unary::Identity => one,
@@ -95,7 +98,7 @@ pub(crate) fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
 
 /// 1 / (1 + e⁻ˣ), without overflow on either side.
 #[inline(always)]
-pub(crate) fn sigmoid<S: Simd, E: Real>(x: E) -> E {
+fn sigmoid<S: Simd, E: Real>(x: E) -> E {
     let e = (-x.abs()).exp::<S>();
     (if x < E::ZERO { e } else { E::ONE }) / (E::ONE + e)
 }
@@ -172,9 +175,29 @@ fn unary<S: Simd, E: Real>(f: Unary, x: &[E], y: &mut [E]) {
     });
 }
 
+/// y = f(y).
+#[inline(always)]
+pub(crate) fn unary_in_place<S: Simd, E: Real>(f: Unary, y: &mut [E]) {
+    for_each_unary!(f, |g| {
+        for y in y {
+            *y = value::<S, E>(g, *y);
+        }
+    });
+}
+
+/// z = f′(z)·dy.
+#[inline(always)]
+fn slope_in_place<S: Simd, E: Real>(f: Unary, dy: &[E], z: &mut [E]) {
+    for_each_unary!(f, |g| {
+        for (z, &dy) in z.iter_mut().zip(dy) {
+            *z = slope::<S, E>(g, *z, *z) * dy;
+        }
+    });
+}
+
 /// dx = f′·dy, for functions whose derivative is one of `known`: x or y.
 #[inline(always)]
-pub(crate) fn unary_slope<S: Simd, E: Real>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]) {
+fn unary_slope<S: Simd, E: Real>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]) {
     for_each_unary!(f, |g| {
         for ((dx, &known), &dy) in dx.iter_mut().zip(known).zip(dy) {
             *dx = slope::<S, E>(g, known, known) * dy;
@@ -222,26 +245,32 @@ fn all_finite<S: Simd, E: Real>(x: &[E]) -> bool {
     x.chunks(1024).all(|block| block.iter().fold(true, |all, v| all & v.is_finite()))
 }
 
-impl<E: Real> Cpu<E> {
-    fn two_operands(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn two_operands(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
         let isa = self.isa;
         par::split(y.len(), GRAIN, (a, b, y), &|_, (a, b, y)| dispatch!(isa, binary::<E>(f, a, b, y)));
     }
 
-    fn scale_into(&self, scale: f64, x: &[E], y: &mut [E]) {
+    /// z = f′(z)·dy, for functions whose derivative needs the input.
+    pub(crate) fn slope_in_place(&self, f: Unary, dy: &[E], z: &mut [E]) {
+        let isa = self.isa;
+        par::split(z.len(), GRAIN, (dy, z), &|_, (dy, z)| dispatch!(isa, slope_in_place::<E>(f, dy, z)));
+    }
+
+    pub(crate) fn scale_into(&self, scale: f64, x: &[E], y: &mut [E]) {
         let isa = self.isa;
         par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, scaled::<E>(scale, x, y)));
     }
 }
 
-impl<E: Real> Elementwise for Cpu<E> {
-    fn unary(&self, f: Unary, x: &[E], y: &mut [E]) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn unary(&self, f: Unary, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "unary: x and y differ in length");
         let isa = self.isa;
         par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, unary::<E>(f, x, y)));
     }
 
-    fn unary_vjp(&self, f: Unary, x: &[E], y: &[E], dy: &[E], dx: &mut [E]) {
+    pub(crate) fn unary_vjp(&self, f: Unary, x: &[E], y: &[E], dy: &[E], dx: &mut [E]) {
         assert_eq!(dy.len(), dx.len(), "unary_vjp: dy and dx differ in length");
         let known = match (f.needs_x(), f.needs_y()) {
             (true, _) => x,
@@ -255,13 +284,13 @@ impl<E: Real> Elementwise for Cpu<E> {
         });
     }
 
-    fn binary(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
+    pub(crate) fn binary(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
         assert_eq!(a.len(), y.len(), "binary: a and y differ in length");
         assert_eq!(b.len(), y.len(), "binary: b and y differ in length");
         self.two_operands(f, a, b, y);
     }
 
-    fn binary_vjp(&self, f: Binary, a: &[E], b: &[E], dy: &[E], da: Option<&mut [E]>, db: Option<&mut [E]>) {
+    pub(crate) fn binary_vjp(&self, f: Binary, a: &[E], b: &[E], dy: &[E], da: Option<&mut [E]>, db: Option<&mut [E]>) {
         let operands = matches!(f, Binary::Mul | Binary::Div);
         for (name, operand) in [("a", a), ("b", b)] {
             assert!(
@@ -295,22 +324,22 @@ impl<E: Real> Elementwise for Cpu<E> {
         }
     }
 
-    fn add_assign(&self, x: &[E], y: &mut [E]) {
+    pub(crate) fn add_assign(&self, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "add_assign: x and y differ in length");
         let isa = self.isa;
         par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, add_assign::<E>(x, y)));
     }
 
-    fn fill(&self, value: f64, y: &mut [E]) {
+    pub(crate) fn fill(&self, value: f64, y: &mut [E]) {
         par::split(y.len(), GRAIN, y, &|_, y| y.fill(E::from_f64(value)));
     }
 
-    fn copy(&self, x: &[E], y: &mut [E]) {
+    pub(crate) fn copy(&self, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "copy: x and y differ in length");
         par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| y.copy_from_slice(x));
     }
 
-    fn all_finite(&self, x: &[E]) -> bool {
+    pub(crate) fn all_finite(&self, x: &[E]) -> bool {
         dispatch!(self.isa, all_finite::<E>(x))
     }
 }

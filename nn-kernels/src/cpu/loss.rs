@@ -1,8 +1,8 @@
 use super::norm::rows_of;
 use super::par::{self, GRAIN, Rows, rows_per_task};
 use super::simd::{Simd, dispatch};
-use super::{Cpu, Real, reduce};
-use crate::ops::{Loss, Reduction};
+use super::{Real, kernels::Kernels, reduce};
+use crate::ops::Reduction;
 
 #[inline(always)]
 fn squared<S: Simd, E: Real>(x: &[E], target: &[E]) -> f64 {
@@ -60,8 +60,8 @@ fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx:
     total
 }
 
-impl<E: Real> Loss for Cpu<E> {
-    fn mse(&self, reduction: Reduction, x: &[E], target: &[E], dx: Option<&mut [E]>) -> f64 {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn mse(&self, reduction: Reduction, x: &[E], target: &[E], dx: Option<&mut [E]>) -> f64 {
         assert_eq!(x.len(), target.len(), "mse: x and target differ in length");
         let isa = self.isa;
         let share = match reduction {
@@ -77,7 +77,7 @@ impl<E: Real> Loss for Cpu<E> {
         share * par::sum(x.len(), GRAIN, (x, target), &|(x, target)| dispatch!(isa, squared::<E>(x, target)))
     }
 
-    fn cross_entropy(
+    pub(crate) fn cross_entropy(
         &self,
         reduction: Reduction,
         classes: usize,

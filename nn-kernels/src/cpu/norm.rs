@@ -1,7 +1,8 @@
 use super::par::{self, Rows, rows_per_task};
+use super::scratch::Scratch;
 use super::simd::{Simd, dispatch};
-use super::{Cpu, Real, batch_norm, reduce, scratch};
-use crate::ops::{BatchNormSpec, Norm};
+use super::{Real, batch_norm, kernels::Kernels, reduce};
+use crate::ops::BatchNormSpec;
 
 type RowsMut<'a, E> = Rows<&'a mut [E]>;
 
@@ -217,7 +218,7 @@ fn check(name: &str, operand: &str, found: usize, expected: usize) {
     assert_eq!(found, expected, "{name}: {operand} has {found} values, not {expected}");
 }
 
-impl<E: Real> Cpu<E> {
+impl<E: Real> Kernels<E> {
     /// y[j] += Σ over rows of x, each column in the order of its rows.
     pub(crate) fn add_column_sums(&self, cols: usize, x: &[E], y: &mut [E]) {
         let isa = self.isa;
@@ -227,7 +228,7 @@ impl<E: Real> Cpu<E> {
     }
 
     /// Calls `f` with pieces of rows of `x` and `y`.
-    fn by_rows(&self, cols: usize, x: &[E], y: &mut [E], f: impl Fn(&[E], &mut [E]) + Sync) {
+    pub(crate) fn by_rows(&self, cols: usize, x: &[E], y: &mut [E], f: impl Fn(&[E], &mut [E]) + Sync) {
         let rows = x.len() / cols;
         par::split(rows, rows_per_task(cols), (Rows(x, cols), Rows(y, cols)), &|_, (x, y): (Rows<_>, RowsMut<E>)| {
             f(x.0, y.0)
@@ -235,7 +236,14 @@ impl<E: Real> Cpu<E> {
     }
 
     /// Calls `f` with pieces of rows of `x`, `dy` and `dx`.
-    fn by_rows_vjp(&self, cols: usize, x: &[E], dy: &[E], dx: &mut [E], f: impl Fn(&[E], &[E], &mut [E]) + Sync) {
+    pub(crate) fn by_rows_vjp(
+        &self,
+        cols: usize,
+        x: &[E],
+        dy: &[E],
+        dx: &mut [E],
+        f: impl Fn(&[E], &[E], &mut [E]) + Sync,
+    ) {
         let views = (Rows(x, cols), Rows(dy, cols), Rows(dx, cols));
         par::split(x.len() / cols, rows_per_task(cols), views, &|_, (x, dy, dx): (Rows<_>, Rows<_>, RowsMut<E>)| {
             f(x.0, dy.0, dx.0)
@@ -243,8 +251,8 @@ impl<E: Real> Cpu<E> {
     }
 }
 
-impl<E: Real> Norm for Cpu<E> {
-    fn layer_norm(
+impl<E: Real> Kernels<E> {
+    pub(crate) fn layer_norm(
         &self,
         cols: usize,
         eps: f64,
@@ -269,7 +277,7 @@ impl<E: Real> Norm for Cpu<E> {
         });
     }
 
-    fn layer_norm_vjp(
+    pub(crate) fn layer_norm_vjp(
         &self,
         cols: usize,
         x: &[E],
@@ -285,32 +293,39 @@ impl<E: Real> Norm for Cpu<E> {
         check("layer_norm_vjp", "stats", stats.len(), 2 * rows);
         check("layer_norm_vjp", "dy", dy.len(), x.len());
         let isa = self.isa;
-        scratch::with(rows, |means| {
-            par::split(rows, rows_per_task(cols), (Rows(x, cols), &mut *means), &|_, (x, means)| {
-                dispatch!(isa, row_means::<E>(cols, x.0, means))
-            });
-            let means = &*means;
-            if let Some(dx) = dx {
-                check("layer_norm_vjp", "dx", dx.len(), x.len());
-                let views = (Rows(x, cols), means, Rows(stats, 2), Rows(dy, cols), Rows(dx, cols));
-                par::split(rows, rows_per_task(cols), views, &|_, (x, means, stats, dy, dx)| {
-                    dispatch!(isa, layer_norm_dx::<E>(cols, x.0, gamma, means, stats.0, dy.0, dx.0))
-                });
-            }
-            if let Some(dgamma) = dgamma {
-                check("layer_norm_vjp", "dgamma", dgamma.len(), cols);
-                par::split(cols, rows_per_task(rows), dgamma, &|first, dgamma| {
-                    dispatch!(isa, layer_norm_dgamma::<E>(cols, first, x, means, stats, dy, dgamma))
-                });
-            }
+        let mut means = Scratch::<f64>::new(rows);
+        par::split(rows, rows_per_task(cols), (Rows(x, cols), &mut means[..]), &|_, (x, means)| {
+            dispatch!(isa, row_means::<E>(cols, x.0, means))
         });
+        let means = &means[..];
+        if let Some(dx) = dx {
+            check("layer_norm_vjp", "dx", dx.len(), x.len());
+            let views = (Rows(x, cols), means, Rows(stats, 2), Rows(dy, cols), Rows(dx, cols));
+            par::split(rows, rows_per_task(cols), views, &|_, (x, means, stats, dy, dx)| {
+                dispatch!(isa, layer_norm_dx::<E>(cols, x.0, gamma, means, stats.0, dy.0, dx.0))
+            });
+        }
+        if let Some(dgamma) = dgamma {
+            check("layer_norm_vjp", "dgamma", dgamma.len(), cols);
+            par::split(cols, rows_per_task(rows), dgamma, &|first, dgamma| {
+                dispatch!(isa, layer_norm_dgamma::<E>(cols, first, x, means, stats, dy, dgamma))
+            });
+        }
         if let Some(dbeta) = dbeta {
             check("layer_norm_vjp", "dbeta", dbeta.len(), cols);
             self.add_column_sums(cols, dy, dbeta);
         }
     }
 
-    fn rms_norm(&self, cols: usize, eps: f64, x: &[E], gamma: Option<&[E]>, y: &mut [E], stats: Option<&mut [E]>) {
+    pub(crate) fn rms_norm(
+        &self,
+        cols: usize,
+        eps: f64,
+        x: &[E],
+        gamma: Option<&[E]>,
+        y: &mut [E],
+        stats: Option<&mut [E]>,
+    ) {
         let rows = rows_of("rms_norm", cols, x);
         check("rms_norm", "y", y.len(), x.len());
         gamma.inspect(|v| check("rms_norm", "gamma", v.len(), cols));
@@ -323,7 +338,7 @@ impl<E: Real> Norm for Cpu<E> {
         });
     }
 
-    fn rms_norm_vjp(
+    pub(crate) fn rms_norm_vjp(
         &self,
         cols: usize,
         x: &[E],
@@ -353,7 +368,7 @@ impl<E: Real> Norm for Cpu<E> {
         }
     }
 
-    fn batch_norm_train(
+    pub(crate) fn batch_norm_train(
         &self,
         s: &BatchNormSpec,
         x: &[E],
@@ -366,7 +381,7 @@ impl<E: Real> Norm for Cpu<E> {
         batch_norm::train(self.isa, s, x, gamma, beta, y, stats, running);
     }
 
-    fn batch_norm_infer(
+    pub(crate) fn batch_norm_infer(
         &self,
         s: &BatchNormSpec,
         x: &[E],
@@ -378,7 +393,7 @@ impl<E: Real> Norm for Cpu<E> {
         batch_norm::infer(self.isa, s, x, gamma, beta, running, y);
     }
 
-    fn batch_norm_vjp(
+    pub(crate) fn batch_norm_vjp(
         &self,
         s: &BatchNormSpec,
         constant: bool,
@@ -393,7 +408,7 @@ impl<E: Real> Norm for Cpu<E> {
         batch_norm::vjp(self.isa, s, constant, x, gamma, stats, dy, dx, dgamma, dbeta);
     }
 
-    fn batch_norm_stats(&self, s: &BatchNormSpec, [means, variances]: [&[E]; 2], stats: &mut [E]) {
+    pub(crate) fn batch_norm_stats(&self, s: &BatchNormSpec, [means, variances]: [&[E]; 2], stats: &mut [E]) {
         check("batch_norm_stats", "means", means.len(), s.channels);
         check("batch_norm_stats", "variances", variances.len(), s.channels);
         check("batch_norm_stats", "stats", stats.len(), 2 * s.channels);
@@ -403,14 +418,14 @@ impl<E: Real> Norm for Cpu<E> {
         }
     }
 
-    fn softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
+    pub(crate) fn softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
         rows_of("softmax", cols, x);
         check("softmax", "y", y.len(), x.len());
         let isa = self.isa;
         self.by_rows(cols, x, y, |x, y| dispatch!(isa, softmax::<E>(cols, x, y)));
     }
 
-    fn softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
+    pub(crate) fn softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
         rows_of("softmax_vjp", cols, y);
         check("softmax_vjp", "dy", dy.len(), y.len());
         check("softmax_vjp", "dx", dx.len(), y.len());
@@ -418,14 +433,14 @@ impl<E: Real> Norm for Cpu<E> {
         self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| dispatch!(isa, softmax_vjp::<E>(cols, y, dy, dx)));
     }
 
-    fn log_softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
+    pub(crate) fn log_softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
         rows_of("log_softmax", cols, x);
         check("log_softmax", "y", y.len(), x.len());
         let isa = self.isa;
         self.by_rows(cols, x, y, |x, y| dispatch!(isa, log_softmax::<E>(cols, x, y)));
     }
 
-    fn log_softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
+    pub(crate) fn log_softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
         rows_of("log_softmax_vjp", cols, y);
         check("log_softmax_vjp", "dy", dy.len(), y.len());
         check("log_softmax_vjp", "dx", dx.len(), y.len());

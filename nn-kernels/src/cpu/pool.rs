@@ -2,8 +2,8 @@ use std::ops::Range;
 
 use super::par::{self, Rows, rows_per_task};
 use super::simd::{Simd, dispatch};
-use super::{Cpu, Real};
-use crate::ops::{Pool, Pool2dSpec};
+use super::{Real, kernels::Kernels};
+use crate::ops::Pool2dSpec;
 
 /// The part of window `i` along an axis that lies in the image.
 #[inline(always)]
@@ -109,8 +109,8 @@ fn check(name: &str, s: &Pool2dSpec, x: usize, y: usize) -> (usize, usize) {
     (inputs, outputs)
 }
 
-impl<E: Real> Pool for Cpu<E> {
-    fn max_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn max_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
         let (inputs, outputs) = check("max_pool2d", s, x.len(), y.len());
         if let Some(argmax) = &argmax {
             assert_eq!(argmax.len(), y.len(), "max_pool2d: argmax and y differ in length");
@@ -123,7 +123,7 @@ impl<E: Real> Pool for Cpu<E> {
         });
     }
 
-    fn max_pool2d_vjp(&self, s: &Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]) {
+    pub(crate) fn max_pool2d_vjp(&self, s: &Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]) {
         let (inputs, outputs) = check("max_pool2d_vjp", s, dx.len(), dy.len());
         assert_eq!(argmax.len(), dy.len(), "max_pool2d_vjp: argmax and dy differ in length");
         let (isa, s) = (self.isa, *s);
@@ -133,7 +133,7 @@ impl<E: Real> Pool for Cpu<E> {
         });
     }
 
-    fn avg_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E]) {
+    pub(crate) fn avg_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E]) {
         let (inputs, outputs) = check("avg_pool2d", s, x.len(), y.len());
         let (isa, s) = (self.isa, *s);
         par::split(s.planes, rows_per_task(inputs), (Rows(x, inputs), Rows(y, outputs)), &|_, (x, y)| {
@@ -141,7 +141,7 @@ impl<E: Real> Pool for Cpu<E> {
         });
     }
 
-    fn avg_pool2d_vjp(&self, s: &Pool2dSpec, dy: &[E], dx: &mut [E]) {
+    pub(crate) fn avg_pool2d_vjp(&self, s: &Pool2dSpec, dy: &[E], dx: &mut [E]) {
         let (inputs, outputs) = check("avg_pool2d_vjp", s, dx.len(), dy.len());
         let (isa, s) = (self.isa, *s);
         par::split(s.planes, rows_per_task(inputs), (Rows(dy, outputs), Rows(dx, inputs)), &|_, (dy, dx)| {

@@ -1,7 +1,7 @@
 use super::par::{self, GRAIN};
 use super::simd::{Simd, dispatch};
-use super::{Cpu, Real};
-use crate::ops::{Random, Stream};
+use super::{Real, kernels::Kernels};
+use crate::ops::Stream;
 use crate::philox::philox4x32;
 
 /// Words 4·block and on of a stream: one for each element.
@@ -32,8 +32,8 @@ fn dropout<S: Simd, E: Real>(s: Stream, rate: f64, first: usize, x: &[E], y: &mu
     }
 }
 
-impl<E: Real> Random for Cpu<E> {
-    fn dropout(&self, stream: Stream, rate: f64, x: &[E], y: &mut [E]) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn dropout(&self, stream: Stream, rate: f64, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "dropout: x and y differ in length");
         assert!((0.0..1.0).contains(&rate), "dropout: the rate {rate} is not in [0, 1)");
         assert!(x.len() as u64 <= 1 << 34, "dropout: more than 2³⁴ elements");

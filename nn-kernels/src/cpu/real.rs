@@ -1,8 +1,13 @@
+use super::device::Compiled;
 use super::simd::Simd;
+use super::vector::Vector;
 use crate::Float;
 
 /// The element types of [`Cpu`](super::Cpu): `f32` and `f64`. No others can be added from outside.
-pub trait Real: Float {
+pub trait Real: Float + Compiled<Self> {
+    /// A register of an instruction set.
+    #[doc(hidden)]
+    type Vector<S: Simd>: Vector<Elem = Self>;
     /// A number written in double precision, in constants.
     #[doc(hidden)]
     fn lit(x: f64) -> Self {
@@ -29,8 +34,9 @@ pub trait Real: Float {
 }
 
 macro_rules! real {
-    ($t:ty) => {
+    ($t:ty, $vector:ident) => {
         impl Real for $t {
+            type Vector<S: Simd> = S::$vector;
             #[inline(always)]
             fn mul_add<S: Simd>(self, b: Self, c: Self) -> Self {
                 if S::FMA { <$t>::mul_add(self, b, c) } else { self * b + c }
@@ -58,5 +64,5 @@ macro_rules! real {
         }
     };
 }
-real!(f32);
-real!(f64);
+real!(f32, F32);
+real!(f64, F64);

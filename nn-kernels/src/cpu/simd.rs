@@ -4,10 +4,36 @@
 //! `dispatch!(isa, body::<E>(x, y))` runs it inside a function that has the instruction set's features
 //! switched on, so that the compiler vectorises the body for it, whatever the crate is compiled for.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{__m256, __m256d, __m512, __m512d};
+
+use super::vector::{Lanes, Vector};
+
 /// An instruction set as a type.
 pub trait Simd: Copy + Send + Sync + 'static {
     /// Whether a fused multiply-add is one instruction. Where it is not, it would be a library call.
     const FMA: bool;
+    /// A register of single precision.
+    type F32: Vector<Elem = f32>;
+    /// A register of double precision.
+    type F64: Vector<Elem = f64>;
+    /// Rows of a matrix product's tile: with [`VECTORS`](Self::VECTORS) registers each, they leave some registers
+    /// for the operands.
+    const ROWS: usize;
+    /// Registers in a row of a matrix product's tile.
+    const VECTORS: usize;
+    /// Calls a function compiled for the instruction set, never inlined: the compiler's time grows faster than a
+    /// function does.
+    ///
+    /// # Safety
+    /// The processor has the instruction set.
+    unsafe fn call<A, R>(f: impl Fn(A) -> R, a: A) -> R;
+}
+
+/// An outlined call, for `Simd::call`.
+#[inline(never)]
+fn outlined<A, R>(f: impl Fn(A) -> R, a: A) -> R {
+    f(a)
 }
 
 /// See [`Isa::Portable`](super::Isa::Portable).
@@ -16,6 +42,14 @@ pub(crate) struct Portable;
 
 impl Simd for Portable {
     const FMA: bool = false;
+    type F32 = Lanes<f32, 4, false>;
+    type F64 = Lanes<f64, 2, false>;
+    const ROWS: usize = 4;
+    const VECTORS: usize = 2;
+    #[inline(always)]
+    unsafe fn call<A, R>(f: impl Fn(A) -> R, a: A) -> R {
+        outlined(f, a)
+    }
 }
 
 /// See [`Isa::Avx2`](super::Isa::Avx2).
@@ -26,6 +60,15 @@ pub(crate) struct Avx2;
 #[cfg(target_arch = "x86_64")]
 impl Simd for Avx2 {
     const FMA: bool = true;
+    type F32 = __m256;
+    type F64 = __m256d;
+    const ROWS: usize = 6;
+    const VECTORS: usize = 2;
+    #[inline(always)]
+    unsafe fn call<A, R>(f: impl Fn(A) -> R, a: A) -> R {
+        // SAFETY: the caller has the instruction set.
+        unsafe { avx2::outlined(f, a) }
+    }
 }
 
 /// See [`Isa::Avx512`](super::Isa::Avx512).
@@ -36,6 +79,15 @@ pub(crate) struct Avx512;
 #[cfg(target_arch = "x86_64")]
 impl Simd for Avx512 {
     const FMA: bool = true;
+    type F32 = __m512;
+    type F64 = __m512d;
+    const ROWS: usize = 8;
+    const VECTORS: usize = 3;
+    #[inline(always)]
+    unsafe fn call<A, R>(f: impl Fn(A) -> R, a: A) -> R {
+        // SAFETY: the caller has the instruction set.
+        unsafe { avx512::outlined(f, a) }
+    }
 }
 
 /// See [`Isa::Neon`](super::Isa::Neon).
@@ -46,6 +98,14 @@ pub(crate) struct Neon;
 #[cfg(target_arch = "aarch64")]
 impl Simd for Neon {
     const FMA: bool = true;
+    type F32 = Lanes<f32, 4, true>;
+    type F64 = Lanes<f64, 2, true>;
+    const ROWS: usize = 8;
+    const VECTORS: usize = 2;
+    #[inline(always)]
+    unsafe fn call<A, R>(f: impl Fn(A) -> R, a: A) -> R {
+        outlined(f, a)
+    }
 }
 
 /// Functions that call their first argument with the rest, with features switched on. The arguments are
@@ -55,9 +115,13 @@ macro_rules! callers {
         /// Avx2 and FMA.
         #[cfg(target_arch = "x86_64")]
         pub(crate) mod avx2 {
+            #[inline(never)]
+            #[target_feature(enable = "avx2,fma")]
+            pub(super) fn outlined<A, R>(f: impl Fn(A) -> R, a: A) -> R {
+                f(a)
+            }
             $(
                 #[target_feature(enable = "avx2,fma")]
-                #[allow(clippy::too_many_arguments, reason = "one for each of the kernel's")]
                 pub(crate) fn $name<R, $($ty),+>(f: impl Fn($($ty),+) -> R, $($arg: $ty),+) -> R {
                     f($($arg),+)
                 }
@@ -66,9 +130,13 @@ macro_rules! callers {
         /// AVX-512.
         #[cfg(target_arch = "x86_64")]
         pub(crate) mod avx512 {
+            #[inline(never)]
+            #[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512dq,avx512bw")]
+            pub(super) fn outlined<A, R>(f: impl Fn(A) -> R, a: A) -> R {
+                f(a)
+            }
             $(
                 #[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512dq,avx512bw")]
-                #[allow(clippy::too_many_arguments, reason = "one for each of the kernel's")]
                 pub(crate) fn $name<R, $($ty),+>(f: impl Fn($($ty),+) -> R, $($arg: $ty),+) -> R {
                     f($($arg),+)
                 }

@@ -88,6 +88,23 @@ impl Rule {
         Self { out: Sig::POISON, fault: Some(Fault::new(message)) }
     }
 
+    /// A layer whose arguments contradict each other, or are out of range.
+    pub const fn cannot_exist(label: &Text, why: Text) -> Self {
+        Self::wrong(Text::new().str("`").text(label).str("` can't exist: ").text(&why))
+    }
+
+    /// A layer of which one of the arguments, called `names`, is zero where none can be.
+    pub const fn check_positive(label: &Text, names: &[&str], args: &[Extent]) -> Option<Self> {
+        let mut i = 0;
+        while i < names.len() && i < args.len() {
+            if args[i].n == 0 {
+                return Some(Self::cannot_exist(label, Text::new().str(names[i]).str(" is 0")));
+            }
+            i += 1;
+        }
+        None
+    }
+
     /// A layer that takes something else than it is given; `takes` is that something.
     pub const fn mismatch(label: &Text, takes: Text, given: &Sig, out: Sig) -> Self {
         let text = Text::new().str("shape mismatch: `").text(label).str("` takes ").text(&takes);
@@ -99,8 +116,10 @@ impl Rule {
         let mut i = 0;
         while i < args.len() {
             if let Some(why) = &args[i].why {
-                let text = Text::new().str("`").text(label).str("` can't exist: ");
-                return Some(Self::wrong(why.write(text)));
+                return Some(Self::cannot_exist(label, why.write(Text::new())));
+            }
+            if args[i].length.is_some() {
+                return Some(Self::cannot_exist(label, Text::new().str("its arguments can't be bounded dimensions")));
             }
             i += 1;
         }
@@ -110,6 +129,7 @@ impl Rule {
 
 /// What a layer found when it looked at its input: one tensor, or the rule that ends the matter.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant, reason = "only the compiler ever holds one, and it can't box")]
 pub enum Input {
     /// The dimensions to go on with.
     Tensor(Dims),

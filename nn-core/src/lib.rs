@@ -5,6 +5,7 @@ extern crate self as nn;
 
 mod batches;
 mod checkpoint;
+pub mod check;
 mod ctx;
 mod describe;
 mod dims;
@@ -47,6 +48,8 @@ pub use layers::linear::*;
 pub use loss::{CrossEntropy, Loss, MSE, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;
+pub use layers::norm::*;
+pub use layers::softmax::*;
 pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, View, ViewMut};
 pub use nn_macros::{layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Saved, Sgd};

@@ -143,7 +143,7 @@ impl Sig {
             let n = self.tensors[i].dims.numel();
             size = size.plus(match self.tensors[i].kind {
                 Kind::Real => Size::elements(n),
-                Kind::Ids => Size::bytes(4 * n),
+                Kind::Ids => Size::bytes(n.saturating_mul(4)),
             });
             i += 1;
         }

@@ -68,11 +68,14 @@ impl Size {
     }
 
     /// Bytes for a batch of `batch` samples and elements of `element` bytes, a multiple of [`Size::ALIGN`].
+    ///
+    /// Rounded down: the fixed part has room for every buffer's rounding up, and so the parts of a sum never
+    /// take more than the sum.
     pub const fn at(self, batch: usize, element: usize) -> usize {
         let bytes = batch * (self.item_elements * element + self.item_bytes)
             + self.fixed_elements * element
             + self.fixed_bytes;
-        bytes.next_multiple_of(Self::ALIGN)
+        bytes / Self::ALIGN * Self::ALIGN
     }
 }
 
@@ -96,4 +99,20 @@ pub const fn largest(sizes: &[Size]) -> Size {
         i += 1;
     }
     most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Size;
+
+    #[test]
+    fn parts_fit_into_their_sum() {
+        for n in 1..70 {
+            for batch in 1..5 {
+                let (a, b) = (Size::elements(n), Size::bytes(3 * n).plus(Size::fixed_elements(n + 5)));
+                assert!(a.at(batch, 8) >= (8 * n * batch).next_multiple_of(64));
+                assert!(a.at(batch, 8) + 2 * b.at(batch, 8) <= a.plus(b.times(2)).at(batch, 8));
+            }
+        }
+    }
 }

@@ -215,6 +215,14 @@ impl<'a, D: Device> TensorsMut<'a, D> {
         }
     }
 
+    /// Tensor `i`, indices; empty if there is no such tensor.
+    pub fn get_ids(&mut self, i: usize) -> D::ViewMut<'_, u32> {
+        match &mut self.items[i] {
+            TensorMut::Ids(view) => D::reborrow(view),
+            _ => D::empty_mut(),
+        }
+    }
+
     /// Two tensors at once, each if anyone wants it. Panics unless `i < k`.
     pub fn wanted_pair(&mut self, i: usize, k: usize) -> (Option<ViewMut<'_, D>>, Option<ViewMut<'_, D>>) {
         fn real<'b, D: Device>(t: &'b mut TensorMut<'_, D>) -> Option<ViewMut<'b, D>> {
@@ -365,6 +373,11 @@ impl<'a, D: Memory> Region<'a, D> {
     /// The same memory, to be read.
     pub fn read(&self) -> RegionRef<'_, D> {
         RegionRef(D::read(&self.0))
+    }
+
+    /// The same memory, to be read from now on.
+    pub fn freeze(self) -> RegionRef<'a, D> {
+        RegionRef(D::freeze(self.0))
     }
 }
 

@@ -50,6 +50,40 @@ impl Text {
         }
     }
 
+    /// Appends a real number, to six decimals at most: `0.1`, `-2`.
+    pub const fn real(self, x: f64) -> Self {
+        if x.is_nan() {
+            return self.str("NaN");
+        }
+        let text = if x < 0.0 { self.str("-") } else { self };
+        let size = x.abs();
+        if size > 1e12 {
+            return text.str("more than 10^12");
+        }
+        let millionths = (size * 1e6 + 0.5) as usize;
+        let text = text.num(millionths / 1_000_000);
+        let mut rest = millionths % 1_000_000;
+        if rest == 0 {
+            return text;
+        }
+        let mut places = 6;
+        while rest.is_multiple_of(10) {
+            rest /= 10;
+            places -= 1;
+        }
+        let mut text = text.str(".");
+        let mut bound = 1;
+        while places > 1 {
+            bound *= 10;
+            places -= 1;
+        }
+        while rest < bound {
+            text = text.str("0");
+            bound /= 10;
+        }
+        text.num(rest)
+    }
+
     /// Appends another text.
     pub const fn text(self, other: &Text) -> Self {
         self.str(other.as_str())
@@ -115,6 +149,13 @@ mod tests {
         }
         assert_eq!(t.str("é").as_str().len(), 511);
         assert_eq!(t.str("yz").as_str().len(), 512);
+    }
+
+    #[test]
+    fn real_numbers_are_short() {
+        for (x, shown) in [(0.1, "0.1"), (-2.0, "-2"), (1.5, "1.5"), (0.0205, "0.0205"), (1e-9, "0"), (0.25, "0.25")] {
+            assert_eq!(Text::new().real(x).as_str(), shown);
+        }
     }
 
     #[test]

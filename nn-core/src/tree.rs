@@ -35,7 +35,8 @@ pub enum Stored {
 /// One parameter tensor of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf {
-    /// Its name in a checkpoint, after the layer's: `weight`.
+    /// Its name in a checkpoint, after the layer's: `weight`. Empty for a layer that is nothing but this: its
+    /// own name serves.
     pub name: &'static str,
     /// Its shape in a checkpoint: PyTorch's.
     pub dims: Dims,
@@ -227,10 +228,10 @@ impl Node {
             let child = &self.children[i];
             if child.tied.is_none() && !child.frozen && child.times.is_none() {
                 let rest = if child.name.is_empty() { Some(path) } else { after(path, child.name) };
-                if let Some(rest) = rest {
-                    if let Some((at, leaf)) = child.node.find(rest) {
-                        return Some((self.field(i).params + at, leaf));
-                    }
+                if let Some(rest) = rest
+                    && let Some((at, leaf)) = child.node.find(rest)
+                {
+                    return Some((self.field(i).params + at, leaf));
                 }
             }
             i += 1;
@@ -262,9 +263,13 @@ impl Node {
     }
 }
 
-/// What follows `name` and a dot in `path`.
+/// What follows `name` and a dot in `path`; nothing, if they are the same: a raw parameter has no name of its
+/// own.
 const fn after<'p>(path: &'p str, name: &str) -> Option<&'p str> {
     let (p, n) = (path.as_bytes(), name.as_bytes());
+    if same_str(path, name) {
+        return Some("");
+    }
     if p.len() <= n.len() || p[n.len()] != b'.' {
         return None;
     }

@@ -147,3 +147,78 @@ binary! {
     /// a / b of two tensors of one shape, element by element: `a / b` in a module.
     Div Binary::Div, "/", true;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Host, Run, gradients};
+    use crate::{Cpu, Mode, Sci, T};
+
+    #[test]
+    fn gradients_are_those_of_finite_differences() {
+        macro_rules! check {
+            ($($layer:ty)*) => {$(
+                for batch in [1, 3] {
+                    gradients::<$layer, T![7]>(batch, Mode::Train, 1).assert_within(1e-7);
+                    gradients::<$layer, T![2, ..4, 3]>(batch, Mode::Infer, 2).assert_within(1e-7);
+                }
+            )*};
+        }
+        check! {
+            Identity ReLU Tanh Sigmoid SiLU Mish GELU GELUTanh ELU
+            Scale<Sci<-3, 0>> Shift<Sci<2, 0>> MinusFrom<Sci<1, 0>> DivideBy<Sci<4, 0>>
+        }
+        for batch in [1, 3] {
+            gradients::<Add, (T![2, 3], T![2, 3])>(batch, Mode::Train, 1).assert_within(1e-7);
+            gradients::<Sub, (T![..3], T![..3])>(batch, Mode::Train, 2).assert_within(1e-7);
+            gradients::<Mul, (T![5], T![5])>(batch, Mode::Train, 3).assert_within(1e-7);
+            gradients::<Div, (T![5], T![5])>(batch, Mode::Train, 4).assert_within(1e-6);
+            gradients::<Reciprocal<Sci<2, 0>>, T![5]>(batch, Mode::Train, 5).assert_within(1e-6);
+        }
+    }
+
+    fn at<M: Module<Cpu<f64>, T![]>>(x: f64) -> f64 {
+        let mut run = Run::<M, T![], Cpu<f64>>::new(&Cpu::default(), 1);
+        run.forward_only(&[Host::Real(vec![x])])[0].real()[0]
+    }
+
+    #[test]
+    fn gelu_is_the_exact_one_and_gelu_tanh_the_approximation() {
+        // Φ(1) = 0.8413447460685429.
+        assert!((at::<GELU>(1.0) - 0.841_344_746_068_542_9).abs() < 1e-14);
+        let approximation = 0.5 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * 1.044_715f64).tanh());
+        assert!((at::<GELUTanh>(1.0) - approximation).abs() < 1e-14);
+        assert!((at::<GELUTanh>(1.0) - at::<GELU>(1.0)).abs() > 1e-4);
+    }
+
+    #[test]
+    fn far_values_stay_right_and_nan_stays_nan() {
+        macro_rules! check {
+            ($($layer:ident $low:expr, $high:expr;)*) => {$(
+                assert_eq!(at::<$layer>(-1e4), $low, "{}", stringify!($layer));
+                assert_eq!(at::<$layer>(1e4), $high, "{}", stringify!($layer));
+                assert!(at::<$layer>(f64::NAN).is_nan(), "{}", stringify!($layer));
+            )*};
+        }
+        check! {
+            Identity -1e4, 1e4;
+            ReLU 0.0, 1e4;
+            Tanh -1.0, 1.0;
+            Sigmoid 0.0, 1.0;
+            SiLU 0.0, 1e4;
+            Mish 0.0, 1e4;
+            GELU 0.0, 1e4;
+            GELUTanh 0.0, 1e4;
+            ELU -1.0, 1e4;
+        }
+    }
+
+    #[test]
+    fn two_shapes_that_differ_are_both_named() {
+        let fault = <Add as Layer<(T![2, 3], T![3, 2])>>::RULE.fault.unwrap();
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `+` takes two tensors of one shape, but it is given ([2, 3], [3, 2])"
+        );
+    }
+}

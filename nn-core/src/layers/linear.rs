@@ -9,6 +9,7 @@ use crate::fault::{Input, Rule, label, one_real};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::elementwise::{Activation, ELU, GELU, GELUTanh, Identity, Mish, ReLU, SiLU, Sigmoid, Tanh};
+use crate::layers::{product, rows_of};
 use crate::signature::{Sig, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
@@ -93,13 +94,10 @@ impl<IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Params for LinearActOf<IN
         let name = Text::new().str("Linear").str(ACT::NAME).str(if BIAS::ON { "" } else { "NoBias" });
         label(name.as_str(), Self::ARGS)
     };
-    const TREE: &'static Node =
-        if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
+    const TREE: &'static Node = if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
 }
 
-impl<X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Layer<X>
-    for LinearActOf<IN, OUT, ACT, BIAS>
-{
+impl<X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Layer<X> for LinearActOf<IN, OUT, ACT, BIAS> {
     const RULE: Rule = match one_real(&Self::LABEL, Self::ARGS, &X::SIG) {
         Input::Done(rule) => rule,
         Input::Tensor(dims) => {
@@ -114,13 +112,12 @@ impl<X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Layer<X>
     };
     const KEEPS_X: bool = true;
     const KEEPS_Y: bool = ACT::F.needs_y();
-    const VJP_SCRATCH: Size = Size::elements(Self::spec(X::SIG.dims(0).numel() / or_one(IN::N)).vjp_scratch());
-    const MACS: usize = X::SIG.dims(0).numel().saturating_mul(OUT::N);
-}
-
-/// A divisor that is never zero, where a fault is reported elsewhere.
-const fn or_one(n: usize) -> usize {
-    if n == 0 { 1 } else { n }
+    const VJP_SCRATCH: Size = match rows_of(&X::SIG.dims(0)) {
+        // What does not even count is a fault elsewhere.
+        rows if rows.checked_mul(OUT::N).is_none() => Size::ZERO,
+        rows => Size::elements(Self::spec(rows).vjp_scratch()),
+    };
+    const MACS: usize = product(&[rows_of(&X::SIG.dims(0)), IN::N, OUT::N]);
 }
 
 impl<D: Device, X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Module<D, X>
@@ -159,5 +156,59 @@ impl<D: Device, X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> 
 
     fn route() -> &'static str {
         D::linear_route(&Self::spec(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Host, Run, gradients};
+    use crate::{Cpu, Mode, T};
+
+    #[test]
+    fn gradients_are_those_of_finite_differences() {
+        for batch in [1, 3] {
+            gradients::<Linear<5, 3>, T![5]>(batch, Mode::Train, 1).assert_within(1e-7);
+            gradients::<LinearNoBias<4, 1>, T![2, 3, 4]>(batch, Mode::Infer, 2).assert_within(1e-7);
+            gradients::<LinearReLU<6, 4>, T![..4, 6]>(batch, Mode::Infer, 3).assert_within(1e-7);
+            gradients::<LinearTanh<4, 4>, T![3, 4]>(batch, Mode::Infer, 4).assert_within(1e-7);
+            gradients::<LinearSigmoid<1, 4>, T![3, 1]>(batch, Mode::Infer, 5).assert_within(1e-7);
+            gradients::<LinearSwish<4, 2>, T![4]>(batch, Mode::Infer, 6).assert_within(1e-7);
+            gradients::<LinearMish<4, 2>, T![4]>(batch, Mode::Infer, 7).assert_within(1e-7);
+            gradients::<LinearGELU<4, 2>, T![4]>(batch, Mode::Infer, 8).assert_within(1e-7);
+            gradients::<LinearGELUTanh<4, 2>, T![4]>(batch, Mode::Infer, 9).assert_within(1e-7);
+            gradients::<LinearELU<4, 2>, T![4]>(batch, Mode::Infer, 10).assert_within(1e-7);
+        }
+    }
+
+    #[test]
+    fn fusing_changes_no_bit() {
+        fn forward<M: Module<Cpu<f64>, T![4]>>(params: &[f64], x: &[f64]) -> Vec<f64> {
+            let mut run = Run::<M, T![4], Cpu<f64>>::new(&Cpu::default(), 3);
+            run.params.copy_from_slice(params);
+            run.forward(&[Host::Real(x.to_vec())])[0].real().to_vec()
+        }
+        let start = Run::<Linear<4, 3>, T![4], Cpu<f64>>::new(&Cpu::default(), 3).params;
+        let x: Vec<_> = (0..12).map(|i| f64::from(i) * 0.3 - 1.7).collect();
+        let plain = forward::<Linear<4, 3>>(&start, &x);
+        let after = |f| {
+            let mut y = vec![0.0; 9];
+            nn_kernels::ops::Elementwise::unary(&Cpu::<f64>::default(), f, &plain, &mut y);
+            y
+        };
+        assert_eq!(forward::<LinearReLU<4, 3>>(&start, &x), after(ReLU::F));
+        assert_eq!(forward::<LinearTanh<4, 3>>(&start, &x), after(Tanh::F));
+        assert_eq!(forward::<LinearGELU<4, 3>>(&start, &x), after(GELU::F));
+        assert_eq!(forward::<LinearSwish<4, 3>>(&start, &x), after(SiLU::F));
+        assert_ne!(forward::<LinearGELUTanh<4, 3>>(&start, &x), after(GELU::F));
+    }
+
+    #[test]
+    fn nothing_overflows_whatever_it_is_given() {
+        type Huge = T![{ usize::MAX / 2 }, 3, 4];
+        assert_eq!(<LinearTanh<4, 9> as Layer<Huge>>::VJP_SCRATCH, Size::ZERO);
+        assert_eq!(<LinearTanh<4, 9> as Layer<Huge>>::MACS, 0);
+        assert_eq!(<LinearTanh<4, 9> as Layer<T![2, 4]>>::VJP_SCRATCH, Size::elements(18));
+        assert_eq!(<LinearTanh<4, 9> as Layer<T![2, 4]>>::MACS, 72);
     }
 }

@@ -18,23 +18,22 @@ use nn_kernels::{Cpu, Device, Float, Memory};
 use crate::ctx::{CallFault, Ctx, Mode};
 use crate::dims::MAX_LENGTHS;
 use crate::fault::accept;
-use crate::init::Init;
 use crate::layer::{Forward, Module, Vjp};
 use crate::signature::{Kind, Sig, Signature};
 use crate::size::Size;
+use crate::table::{Parameter, parameters};
 use crate::tensors::{Region, State, Tensor, Tensors, TensorsMut};
-use crate::tree::{Leaf, Node, Role, Stored};
 
 /// One tensor of a batch in the host's memory.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Host<E> {
+pub enum Values<E> {
     /// Real numbers.
     Real(Vec<E>),
     /// Indices.
     Ids(Vec<u32>),
 }
 
-impl<E> Host<E> {
+impl<E> Values<E> {
     /// The real numbers. Panics if they are indices.
     #[track_caller]
     pub fn real(&self) -> &[E] {
@@ -54,82 +53,9 @@ impl<E> Host<E> {
     }
 }
 
-impl<E: Float> From<Vec<E>> for Host<E> {
+impl<E: Float> From<Vec<E>> for Values<E> {
     fn from(values: Vec<E>) -> Self {
         Self::Real(values)
-    }
-}
-
-/// A parameter, and where it lies in its arena.
-struct Place {
-    path: String,
-    at: usize,
-    leaf: Leaf,
-    init: Init,
-}
-
-impl Place {
-    fn is_state(&self) -> bool {
-        self.leaf.role == Role::State
-    }
-
-    fn len(&self) -> usize {
-        self.leaf.dims.numel()
-    }
-
-    fn range(&self) -> std::ops::Range<usize> {
-        self.at..self.at + self.len()
-    }
-
-    /// Where element `i` of the checkpoint lies, from the tensor's start.
-    fn element(&self, i: usize) -> usize {
-        match self.leaf.stored {
-            Stored::AsIs => i,
-            Stored::Transposed => {
-                let (rows, cols) = (self.leaf.dims.n(0), self.leaf.dims.n(1));
-                i % cols * rows + i / cols
-            }
-        }
-    }
-}
-
-fn places_of(node: &Node) -> Vec<Place> {
-    let mut all = Vec::new();
-    walk(node, "", 0, 0, None, &mut all);
-    all
-}
-
-fn walk(node: &Node, path: &str, params: usize, state: usize, init: Option<Init>, all: &mut Vec<Place>) {
-    let join = |name: &str| match (path, name) {
-        ("", name) => name.to_owned(),
-        (path, "") => path.to_owned(),
-        (path, name) => format!("{path}.{name}"),
-    };
-    for (i, leaf) in node.leaves.iter().enumerate() {
-        let start = if leaf.role == Role::State { state } else { params };
-        let init = match (leaf.role, init) {
-            (Role::Weight, Some(init)) => init,
-            (Role::Bias, Some(_)) | (Role::Scale, Some(Init::Constant(0.0))) => Init::Constant(0.0),
-            _ => leaf.init,
-        };
-        all.push(Place { path: join(leaf.name), at: start + node.leaf_offset(i), leaf: *leaf, init });
-    }
-    for (i, child) in node.children.iter().enumerate() {
-        if child.tied.is_some() {
-            continue;
-        }
-        let field = node.field(i);
-        let init = child.init.or(init);
-        for copy in 0..child.times.unwrap_or(1) {
-            let name = match (child.times, child.name) {
-                (None, name) => name.to_owned(),
-                (Some(_), "") => copy.to_string(),
-                (Some(_), name) => format!("{name}.{copy}"),
-            };
-            let (params, state) = (params + field.params, state + field.state);
-            let at = (params + copy * child.node.params(), state + copy * child.node.state());
-            walk(child.node, &join(&name), at.0, at.1, init, all);
-        }
     }
 }
 
@@ -149,7 +75,7 @@ pub struct Run<M, X, D: Device> {
     pub params: Vec<D::Elem>,
     /// The state arena; a forward pass in [`Mode::Train`] may change it.
     pub state: Vec<D::Elem>,
-    places: Vec<Place>,
+    places: Vec<Parameter>,
     kept: Option<Kept<D>>,
     fault: Option<(u32, CallFault)>,
     types: PhantomData<fn() -> (M, X)>,
@@ -180,7 +106,7 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
     #[track_caller]
     pub fn new(device: &D, batch: usize) -> Self {
         accept(&M::RULE.fault);
-        let places = places_of(M::TREE);
+        let places = parameters(M::TREE, None);
         let mut run = Self {
             device: device.clone(),
             batch,
@@ -200,12 +126,10 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
 
     /// Draws the layer's own initial parameters.
     pub fn init(&mut self, seed: u64) {
-        for (i, place) in self.places.iter().enumerate() {
-            let mut values = vec![0.0; place.len()];
-            place.init.fill(&place.leaf.dims, &mut Philox::new(seed, i as u64), &mut values);
-            let arena = if place.is_state() { &mut self.state } else { &mut self.params };
-            for (k, value) in values.into_iter().enumerate() {
-                arena[place.at + place.element(k)] = D::Elem::from_f64(value);
+        for place in &self.places {
+            let arena = if place.in_state { &mut self.state } else { &mut self.params };
+            for (to, value) in arena[range(place)].iter_mut().zip(place.initial(seed)) {
+                *to = D::Elem::from_f64(value);
             }
         }
     }
@@ -224,7 +148,7 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
 
     /// Paths of parameters and state, with their shapes in a checkpoint.
     pub fn paths(&self) -> impl Iterator<Item = (&str, Vec<usize>)> {
-        self.places.iter().map(|p| (p.path.as_str(), p.leaf.dims.to_vec()))
+        self.places.iter().map(|p| (p.path.as_str(), p.dims.to_vec()))
     }
 
     /// Sets a parameter or a state, given in the checkpoint's layout. Panics if there is none of that name
@@ -232,28 +156,23 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
     #[track_caller]
     pub fn set(&mut self, path: &str, values: &[D::Elem]) {
         let place = find(&self.places, path);
-        assert_eq!(values.len(), place.len(), "`{path}` is {}", place.leaf.dims);
-        let arena = if place.is_state() { &mut self.state } else { &mut self.params };
-        for (i, value) in values.iter().enumerate() {
-            arena[place.at + place.element(i)] = *value;
-        }
+        assert_eq!(values.len(), place.len(), "`{path}` is {}", place.dims);
+        let arena = if place.in_state { &mut self.state } else { &mut self.params };
+        arena[range(place)].copy_from_slice(&place.reorder(values, true));
     }
 
     /// A parameter or a state, in the checkpoint's layout. Panics if there is none of that name.
     #[track_caller]
     pub fn get(&self, path: &str) -> Vec<D::Elem> {
         let place = find(&self.places, path);
-        self.cut(place, if place.is_state() { &self.state } else { &self.params })
+        place.reorder(if place.in_state { &self.state[range(place)] } else { &self.params[range(place)] }, false)
     }
 
     /// The gradient of a parameter, in the checkpoint's layout. Panics if there is none of that name.
     #[track_caller]
     pub fn gradient(&self, gradients: &Gradients<D::Elem>, path: &str) -> Vec<D::Elem> {
-        self.cut(find(&self.places, path), &gradients.dparams)
-    }
-
-    fn cut(&self, place: &Place, arena: &[D::Elem]) -> Vec<D::Elem> {
-        (0..place.len()).map(|i| arena[place.at + place.element(i)]).collect()
+        let place = find(&self.places, path);
+        place.reorder(&gradients.dparams[range(place)], false)
     }
 
     /// How many values each tensor has, over the whole batch.
@@ -269,18 +188,18 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
 
     /// Computes the output, and keeps what the vjp will need.
     #[track_caller]
-    pub fn forward(&mut self, inputs: &[Host<D::Elem>]) -> Vec<Host<D::Elem>> {
+    pub fn forward(&mut self, inputs: &[Values<D::Elem>]) -> Vec<Values<D::Elem>> {
         self.call(inputs, true)
     }
 
     /// Computes the output, and keeps nothing.
     #[track_caller]
-    pub fn forward_only(&mut self, inputs: &[Host<D::Elem>]) -> Vec<Host<D::Elem>> {
+    pub fn forward_only(&mut self, inputs: &[Values<D::Elem>]) -> Vec<Values<D::Elem>> {
         self.call(inputs, false)
     }
 
     #[track_caller]
-    fn call(&mut self, inputs: &[Host<D::Elem>], keep: bool) -> Vec<Host<D::Elem>> {
+    fn call(&mut self, inputs: &[Values<D::Elem>], keep: bool) -> Vec<Values<D::Elem>> {
         let device = &self.device;
         let (takes, gives) = (X::SIG, M::RULE.out);
         let mut x = self.poisoned(takes.size());
@@ -315,7 +234,7 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
     /// Computes the gradients. Panics if there was no [`forward`](Self::forward) before, or if the layer
     /// overwrites parameter gradients instead of adding to them.
     #[track_caller]
-    pub fn vjp(&mut self, dy: &[Host<D::Elem>]) -> Gradients<D::Elem> {
+    pub fn vjp(&mut self, dy: &[Values<D::Elem>]) -> Gradients<D::Elem> {
         let zeros = vec![D::Elem::ZERO; self.params.len()];
         let ones = vec![D::Elem::ONE; self.params.len()];
         let (dx, dparams) = self.backward(dy, true, Some(zeros));
@@ -324,9 +243,9 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
         let (dparams, added) = (dparams.unwrap_or_default(), added.unwrap_or_default());
         let eps = if size_of::<D::Elem>() == 8 { f64::EPSILON } else { f64::from(f32::EPSILON) };
         let mut padding = vec![true; dparams.len()];
-        for place in self.places.iter().filter(|p| !p.is_state()) {
-            padding[place.range()].fill(false);
-            for i in place.range() {
+        for place in self.places.iter().filter(|p| !p.in_state) {
+            padding[range(place)].fill(false);
+            for i in range(place) {
                 let (alone, sum) = (dparams[i].to_f64(), added[i].to_f64());
                 let near = (sum - 1.0 - alone).abs() <= 1e4 * eps * (1.0 + alone.abs());
                 assert!(
@@ -346,7 +265,7 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
     #[track_caller]
     fn backward(
         &self,
-        dy: &[Host<D::Elem>],
+        dy: &[Values<D::Elem>],
         wants_dx: bool,
         dparams: Option<Vec<D::Elem>>,
     ) -> (InputGradients<D::Elem>, Option<Vec<D::Elem>>) {
@@ -380,7 +299,7 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
         M::vjp(&mut cx, call);
         let read = TensorsMut::carve_gradient(&cx, &takes, &mut Region::new(D::view_mut(&mut dx))).freeze();
         let dx = read.iter().zip(takes.tensors()).map(|(t, of)| match (of.kind, host(device, t)) {
-            (Kind::Real, Host::Real(values)) => Some(values),
+            (Kind::Real, Values::Real(values)) => Some(values),
             _ => None,
         });
         let dx = if wants_dx { dx.collect() } else { vec![None; takes.len()] };
@@ -413,21 +332,26 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
     }
 
     #[track_caller]
-    fn fill(&self, sig: &Sig, values: &[Host<D::Elem>], buffer: &mut D::Buffer<u8>) {
+    fn fill(&self, sig: &Sig, values: &[Values<D::Elem>], buffer: &mut D::Buffer<u8>) {
         assert_eq!(values.len(), sig.len(), "the tensors are {sig}");
         let cx = self.cx();
         let mut to = TensorsMut::carve(&cx, sig, &mut Region::new(D::view_mut(buffer)));
         for (i, (values, tensor)) in values.iter().zip(sig.tensors()).enumerate() {
             match (values, tensor.kind) {
-                (Host::Real(values), Kind::Real) => self.device.upload(values, to.get(i)),
-                (Host::Ids(values), Kind::Ids) => self.device.upload(values, to.get_ids(i)),
+                (Values::Real(values), Kind::Real) => self.device.upload(values, to.get(i)),
+                (Values::Ids(values), Kind::Ids) => self.device.upload(values, to.get_ids(i)),
                 _ => panic!("tensor {i} of {sig} is of the other kind"),
             }
         }
     }
 }
 
-fn find<'p>(places: &'p [Place], path: &str) -> &'p Place {
+fn range(place: &Parameter) -> std::ops::Range<usize> {
+    place.offset..place.offset + place.len()
+}
+
+#[track_caller]
+fn find<'p>(places: &'p [Parameter], path: &str) -> &'p Parameter {
     places.iter().find(|p| p.path == path).unwrap_or_else(|| panic!("there is no parameter `{path}`"))
 }
 
@@ -435,17 +359,17 @@ fn tensors<'a, D: Device>(cx: &Ctx<'_, D>, kept: bool, sig: &Sig, buffer: &'a mu
     if kept { TensorsMut::carve(cx, sig, &mut Region::new(D::view_mut(buffer))).freeze() } else { Tensors::EMPTY }
 }
 
-fn host<D: Device>(device: &D, tensor: Tensor<'_, D>) -> Host<D::Elem> {
+fn host<D: Device>(device: &D, tensor: Tensor<'_, D>) -> Values<D::Elem> {
     match tensor {
         Tensor::Real(view) => {
             let mut values = vec![D::Elem::ZERO; D::len(view)];
             device.download(view, &mut values);
-            Host::Real(values)
+            Values::Real(values)
         }
         Tensor::Ids(view) => {
             let mut values = vec![0; D::len(view)];
             device.download(view, &mut values);
-            Host::Ids(values)
+            Values::Ids(values)
         }
     }
 }
@@ -512,11 +436,11 @@ impl Options {
             *value += 0.1 * z.abs();
         }
         let mut ids = Philox::new(self.seed, 2);
-        let mut inputs: Vec<Host<f64>> = Vec::new();
+        let mut inputs: Vec<Values<f64>> = Vec::new();
         for (tensor, n) in X::SIG.tensors().iter().zip(run.numels(&X::SIG)) {
             inputs.push(match tensor.kind {
-                Kind::Real => Host::Real(normal(n)),
-                Kind::Ids => Host::Ids((0..n).map(|_| ids.below(self.ids_below)).collect()),
+                Kind::Real => Values::Real(normal(n)),
+                Kind::Ids => Values::Ids((0..n).map(|_| ids.below(self.ids_below)).collect()),
             });
         }
 
@@ -529,8 +453,8 @@ impl Options {
         let dy: Vec<_> = y
             .iter()
             .map(|y| match y {
-                Host::Real(y) => Host::Real(normal(y.len())),
-                Host::Ids(y) => Host::Ids(y.clone()),
+                Values::Real(y) => Values::Real(normal(y.len())),
+                Values::Ids(y) => Values::Ids(y.clone()),
             })
             .collect();
         let gradients = run.vjp(&dy);
@@ -548,9 +472,9 @@ impl Options {
             M::LABEL
         );
 
-        let size = norm(dy.iter().filter_map(|d| if let Host::Real(d) = d { Some(d) } else { None }).flatten());
+        let size = norm(dy.iter().filter_map(|d| if let Values::Real(d) = d { Some(d) } else { None }).flatten());
         let step = self.step;
-        let slope = |run: &mut Run<M, X, Cpu<f64>>, inputs: &mut Vec<Host<f64>>, at: At| {
+        let slope = |run: &mut Run<M, X, Cpu<f64>>, inputs: &mut Vec<Values<f64>>, at: At| {
             let value = at.of(run, inputs);
             let [above, below] = [value + step, value - step].map(|moved| {
                 *at.place(run, inputs) = moved;
@@ -559,7 +483,7 @@ impl Options {
             });
             *at.place(run, inputs) = value;
             let terms = above.iter().zip(&below).zip(&dy).map(|((above, below), dy)| match (above, below, dy) {
-                (Host::Real(a), Host::Real(b), Host::Real(dy)) => {
+                (Values::Real(a), Values::Real(b), Values::Real(dy)) => {
                     a.iter().zip(b).zip(dy).map(|((a, b), dy)| (a - b) * dy).sum()
                 }
                 _ => 0.0,
@@ -574,7 +498,7 @@ impl Options {
                 report.tensors.push((format!("input {i}"), error(gradient, &slopes, size)));
             }
         }
-        let params: Vec<_> = run.places.iter().filter(|p| !p.is_state()).map(|p| (p.path.clone(), p.range())).collect();
+        let params: Vec<_> = run.places.iter().filter(|p| !p.in_state).map(|p| (p.path.clone(), range(p))).collect();
         for (path, range) in params {
             let slopes: Vec<_> = range.clone().map(|k| slope(&mut run, &mut inputs, At::Param(k))).collect();
             report.tensors.push((path, error(&gradients.dparams[range], &slopes, size)));
@@ -601,18 +525,18 @@ impl At {
     fn place<'a, M, X, D: Device<Elem = f64>>(
         self,
         run: &'a mut Run<M, X, D>,
-        inputs: &'a mut [Host<f64>],
+        inputs: &'a mut [Values<f64>],
     ) -> &'a mut f64 {
         match self {
             Self::Param(k) => &mut run.params[k],
             Self::Input(i, k) => match &mut inputs[i] {
-                Host::Real(values) => &mut values[k],
-                Host::Ids(_) => panic!("indices don't move"),
+                Values::Real(values) => &mut values[k],
+                Values::Ids(_) => panic!("indices don't move"),
             },
         }
     }
 
-    fn of<M, X, D: Device<Elem = f64>>(self, run: &mut Run<M, X, D>, inputs: &mut [Host<f64>]) -> f64 {
+    fn of<M, X, D: Device<Elem = f64>>(self, run: &mut Run<M, X, D>, inputs: &mut [Values<f64>]) -> f64 {
         *self.place(run, inputs)
     }
 }
@@ -663,7 +587,9 @@ mod tests {
     use super::*;
     use crate::dims::Dims;
     use crate::fault::Rule;
+    use crate::init::Init;
     use crate::layer::{Layer, Params};
+    use crate::tree::{Leaf, Node, Role};
     use crate::{Linear, T, Text};
     use nn_kernels::ops::Unary;
 

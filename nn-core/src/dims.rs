@@ -235,6 +235,12 @@ impl Dims {
         self.axis(i).n
     }
 
+    /// The number or bound on an axis; 1 if there is no such axis, so that constants that follow from it stay
+    /// total.
+    pub const fn n_or_one(&self, i: usize) -> usize {
+        if i < self.rank { self.axes[i].n } else { 1 }
+    }
+
     /// The last axis; 1 for a scalar.
     pub const fn last(&self) -> Extent {
         if self.rank == 0 { Extent::new(1) } else { self.axes[self.rank - 1] }

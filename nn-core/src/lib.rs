@@ -35,46 +35,42 @@ pub use batches::{Batches, gather};
 pub use checkpoint::LoadReport;
 pub use ctx::{CallFault, Ctx, Mode};
 pub use describe::{Describe, Row};
-pub use dims::{
-    C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, Plus, Times, UpTo,
-};
+pub use dims::{C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, Plus, Times, UpTo};
 pub use error::Error;
-pub use fault::{
-    Fault, Input, Rule, accept, label, label_with_defaults, one_ids, one_real, two_equal,
-};
+pub use fault::{Fault, Input, Rule, accept, label, label_with_defaults, one_ids, one_real, two_equal};
 pub use host::Host;
 pub use init::{
-    Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier,
-    XavierNormal, Zero,
+    Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal, Zero,
 };
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
+pub use layers::batch_norm::*;
+pub use layers::conv::*;
+pub use layers::dropout::*;
 pub use layers::elementwise::*;
+pub use layers::embedding::*;
+pub use layers::layout::*;
 pub use layers::linear::*;
 pub use layers::norm::*;
+pub use layers::pool::*;
+pub use layers::rope::*;
 pub use layers::softmax::*;
 pub use loss::{CrossEntropy, Loss, MSE, Rows, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;
-pub use nn_kernels::{
-    self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, View, ViewMut,
-};
+pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, View, ViewMut};
 pub use nn_macros::{layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
 pub use real::{NegativeSci, Real, Sci};
 pub use schedule::Schedule;
-pub use signature::{
-    Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType,
-};
+pub use signature::{Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType};
 pub use size::Size;
 pub use summary::Summary;
 pub use table::{Parameter, Run};
-pub use tensors::{
-    Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut,
-};
+pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
 pub use text::Text;
-pub use tree::{Child, Field, Leaf, Node, Role, Stored};
 pub use weights::Weights;
 pub use workspace::Workspace;
+pub use tree::{Child, Field, Leaf, Node, Role, Stored};
 
 /// What the macros' code names. Not for use by hand.
 #[doc(hidden)]
@@ -82,8 +78,6 @@ pub mod __private {
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
     pub use crate::glue::{Step, forward, gradient, kept, value, vjp};
     pub use crate::size::{largest, sum};
-    pub use crate::tree::{
-        check_declared, check_free, check_split, check_used, field, module_rule, within,
-    };
+    pub use crate::tree::{check_declared, check_free, check_split, check_used, field, module_rule, within};
     pub use crate::*;
 }

@@ -292,7 +292,13 @@ impl Forward<'_> {
         let graph = self.graph;
         let steps = graph.nodes.iter().enumerate().map(|(k, node)| {
             let name = format_ident!("STEP_{k}");
-            let (layers, xs) = (&layers[..k], &xs[..k]);
+            let place = match k.checked_sub(1) {
+                None => quote!(0),
+                Some(before) => {
+                    let (step, layer, x) = (format_ident!("STEP_{before}"), &layers[before], &xs[before]);
+                    quote!(Self::#step.place + <#layer as nn::Layer<#x>>::PLACES)
+                }
+            };
             let field = match &node.callee {
                 Callee::Field(name) => {
                     let fields = fields_trait(self.name);
@@ -304,10 +310,7 @@ impl Forward<'_> {
                 Callee::Path(_) => quote!(nn::Field::NONE),
             };
             quote! {
-                const #name: nn::Step = nn::Step {
-                    field: #field,
-                    place: 0 #(+ <#layers as nn::Layer<#xs>>::PLACES)*,
-                };
+                const #name: nn::Step = nn::Step { field: #field, place: #place };
             }
         });
         let keeps = (0..graph.values.len()).map(|value| {

@@ -151,7 +151,7 @@ binary! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Host, Run, gradients};
+    use crate::check::{Run, Values, gradients};
     use crate::{Cpu, Mode, Sci, T};
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
 
     fn at<M: Module<Cpu<f64>, T![]>>(x: f64) -> f64 {
         let mut run = Run::<M, T![], Cpu<f64>>::new(&Cpu::default(), 1);
-        run.forward_only(&[Host::Real(vec![x])])[0].real()[0]
+        run.forward_only(&[Values::Real(vec![x])])[0].real()[0]
     }
 
     #[test]

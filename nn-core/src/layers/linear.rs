@@ -5,12 +5,12 @@ use nn_kernels::ops::LinearSpec;
 
 use crate::ctx::Ctx;
 use crate::dims::{Dim, Dims};
-use crate::fault::{Input, Rule, label, one_real};
+use crate::fault::{Rule, label};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::elementwise::{Activation, ELU, GELU, GELUTanh, Identity, Mish, ReLU, SiLU, Sigmoid, Tanh};
-use crate::layers::{product, rows_of};
-use crate::signature::{Sig, Signature};
+use crate::layers::{along_last, product, rows_of};
+use crate::signature::Signature;
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -98,17 +98,9 @@ impl<IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Params for LinearActOf<IN
 }
 
 impl<X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Layer<X> for LinearActOf<IN, OUT, ACT, BIAS> {
-    const RULE: Rule = match one_real(&Self::LABEL, Self::ARGS, &X::SIG) {
-        Input::Done(rule) => rule,
-        Input::Tensor(dims) => {
-            let out = Sig::real(dims.with_last(OUT::EXTENT));
-            if dims.rank() > 0 && dims.last().same(&IN::EXTENT) {
-                Rule::ok(out)
-            } else {
-                let takes = IN::EXTENT.write(Text::new().str("[.., ")).str("]");
-                Rule::mismatch(&Self::LABEL, takes, &X::SIG, out)
-            }
-        }
+    const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["IN", "OUT"], Self::ARGS) {
+        Some(rule) => rule,
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, IN::EXTENT, OUT::EXTENT),
     };
     const KEEPS_X: bool = true;
     const KEEPS_Y: bool = ACT::F.needs_y();
@@ -162,7 +154,7 @@ impl<D: Device, X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Host, Run, gradients};
+    use crate::check::{Run, Values, gradients};
     use crate::{Cpu, Mode, T};
 
     #[test]
@@ -186,7 +178,7 @@ mod tests {
         fn forward<M: Module<Cpu<f64>, T![4]>>(params: &[f64], x: &[f64]) -> Vec<f64> {
             let mut run = Run::<M, T![4], Cpu<f64>>::new(&Cpu::default(), 3);
             run.params.copy_from_slice(params);
-            run.forward(&[Host::Real(x.to_vec())])[0].real().to_vec()
+            run.forward(&[Values::Real(x.to_vec())])[0].real().to_vec()
         }
         let start = Run::<Linear<4, 3>, T![4], Cpu<f64>>::new(&Cpu::default(), 3).params;
         let x: Vec<_> = (0..12).map(|i| f64::from(i) * 0.3 - 1.7).collect();

@@ -48,7 +48,7 @@ impl<D: Dim, EPS: Real> Params for LayerNormOf<D, EPS> {
 impl<X: Signature, D: Dim, EPS: Real> Layer<X> for LayerNormOf<D, EPS> {
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT),
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT),
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)).saturating_mul(2));
@@ -104,7 +104,7 @@ impl<D: Dim, EPS: Real> Params for RMSNormOf<D, EPS> {
 impl<X: Signature, D: Dim, EPS: Real> Layer<X> for RMSNormOf<D, EPS> {
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT),
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT),
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)));
@@ -129,7 +129,7 @@ impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for RMSNormOf<D, E
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Host, Run, gradients};
+    use crate::check::{Run, Values, gradients};
     use crate::{Cpu, Mode, T};
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
 
     fn one_row<M: Module<Cpu<f64>, T![4]>>(x: [f64; 4]) -> Vec<f64> {
         let mut run = Run::<M, T![4], Cpu<f64>>::new(&Cpu::default(), 1);
-        run.forward_only(&[Host::Real(x.to_vec())])[0].real().to_vec()
+        run.forward_only(&[Values::Real(x.to_vec())])[0].real().to_vec()
     }
 
     #[test]

@@ -12,9 +12,9 @@ use crate::{Text, layer};
 ///
 /// ```
 /// # use nn_core as nn;
-/// use nn::{Cpu, Softmax, T, check::{Host, Run}};
+/// use nn::{Cpu, Softmax, T, check::{Values, Run}};
 /// let mut run = Run::<Softmax, T![2], Cpu<f64>>::new(&Cpu::default(), 1);
-/// assert_eq!(run.forward_only(&[Host::Real(vec![1e4, 1e4])]), [Host::Real(vec![0.5, 0.5])]);
+/// assert_eq!(run.forward_only(&[Values::Real(vec![1e4, 1e4])]), [Values::Real(vec![0.5, 0.5])]);
 /// ```
 #[layer]
 pub struct Softmax;
@@ -24,9 +24,9 @@ pub struct Softmax;
 ///
 /// ```
 /// # use nn_core as nn;
-/// use nn::{Cpu, LogSoftmax, T, check::{Host, Run}};
+/// use nn::{Cpu, LogSoftmax, T, check::{Values, Run}};
 /// let mut run = Run::<LogSoftmax, T![2], Cpu<f64>>::new(&Cpu::default(), 1);
-/// assert_eq!(run.forward_only(&[Host::Real(vec![0.0, 1e4])]), [Host::Real(vec![-1e4, 0.0])]);
+/// assert_eq!(run.forward_only(&[Values::Real(vec![0.0, 1e4])]), [Values::Real(vec![-1e4, 0.0])]);
 /// ```
 #[layer]
 pub struct LogSoftmax;
@@ -72,7 +72,7 @@ softmax!(LogSoftmax log_softmax log_softmax_vjp);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Host, Run, gradients};
+    use crate::check::{Run, Values, gradients};
     use crate::{Cpu, Mode, T};
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn large_values_neither_overflow_nor_vanish() {
         let mut run = Run::<Softmax, T![3], Cpu<f64>>::new(&Cpu::default(), 2);
-        let y = run.forward(&[Host::Real(vec![1e4, 1e4 - 1.0, -1e4, -1e4, -1e4 - 1.0, -3e4])]);
+        let y = run.forward(&[Values::Real(vec![1e4, 1e4 - 1.0, -1e4, -1e4, -1e4 - 1.0, -3e4])]);
         let (big, small) = y[0].real().split_at(3);
         assert!((big[0] - 1.0 / (1.0 + (-1.0f64).exp())).abs() < 1e-12);
         assert_eq!(big[..2], small[..2]);

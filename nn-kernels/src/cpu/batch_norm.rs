@@ -117,7 +117,7 @@ pub(crate) fn train<E: Real>(
     beta: &[E],
     y: &mut [E],
     stats: &mut [E],
-    running: Option<&mut [E]>,
+    running: Option<[&mut [E]; 2]>,
 ) {
     check(s, &[("x", x), ("y", y)], &[("gamma", 1, gamma), ("beta", 1, beta), ("stats", 2, stats)]);
     let n = (s.batch * s.area) as f64;
@@ -135,14 +135,12 @@ pub(crate) fn train<E: Real>(
             (q[c], r[c]) = (gamma[c].to_f64() * rstd, beta[c].to_f64());
         }
         combine_all(isa, s, [m, zero, q, r], x, x, y);
-        if let Some(running) = running {
-            check(s, &[], &[("running", 2, running)]);
+        if let Some([means, variances]) = running {
+            check(s, &[], &[("running means", 1, means), ("running variances", 1, variances)]);
             let unbiased = n / (n - 1.0).max(1.0);
-            let new = m.iter().copied().chain(variance.iter().map(|v| v * unbiased));
-            for (running, new) in running.iter_mut().zip(new) {
-                let old = running.to_f64();
-                *running = E::from_f64((1.0 - s.momentum) * old + s.momentum * new);
-            }
+            let mix = |old: E, new: f64| E::from_f64((1.0 - s.momentum) * old.to_f64() + s.momentum * new);
+            means.iter_mut().zip(m).for_each(|(old, new)| *old = mix(*old, *new));
+            variances.iter_mut().zip(variance).for_each(|(old, new)| *old = mix(*old, *new * unbiased));
         }
     });
 }
@@ -153,14 +151,14 @@ pub(crate) fn infer<E: Real>(
     x: &[E],
     gamma: &[E],
     beta: &[E],
-    running: &[E],
+    [means, variances]: [&[E]; 2],
     y: &mut [E],
 ) {
-    check(s, &[("x", x), ("y", y)], &[("gamma", 1, gamma), ("beta", 1, beta), ("running", 2, running)]);
+    check(s, &[("x", x), ("y", y)], &[("gamma", 1, gamma), ("beta", 1, beta)]);
+    check(s, &[], &[("running means", 1, means), ("running variances", 1, variances)]);
     scratch::with(4 * s.channels, |buffer: &mut [f64]| {
         let [zero, m, q, r] = columns(buffer, s.channels);
         zero.fill(0.0);
-        let (means, variances) = running.split_at(s.channels);
         for c in 0..s.channels {
             m[c] = means[c].to_f64();
             q[c] = gamma[c].to_f64() / (variances[c].to_f64() + s.eps).sqrt();

@@ -361,12 +361,20 @@ impl<E: Real> Norm for Cpu<E> {
         beta: &[E],
         y: &mut [E],
         stats: &mut [E],
-        running: Option<&mut [E]>,
+        running: Option<[&mut [E]; 2]>,
     ) {
         batch_norm::train(self.isa, s, x, gamma, beta, y, stats, running);
     }
 
-    fn batch_norm_infer(&self, s: &BatchNormSpec, x: &[E], gamma: &[E], beta: &[E], running: &[E], y: &mut [E]) {
+    fn batch_norm_infer(
+        &self,
+        s: &BatchNormSpec,
+        x: &[E],
+        gamma: &[E],
+        beta: &[E],
+        running: [&[E]; 2],
+        y: &mut [E],
+    ) {
         batch_norm::infer(self.isa, s, x, gamma, beta, running, y);
     }
 
@@ -385,10 +393,10 @@ impl<E: Real> Norm for Cpu<E> {
         batch_norm::vjp(self.isa, s, constant, x, gamma, stats, dy, dx, dgamma, dbeta);
     }
 
-    fn batch_norm_stats(&self, s: &BatchNormSpec, running: &[E], stats: &mut [E]) {
-        check("batch_norm_stats", "running", running.len(), 2 * s.channels);
+    fn batch_norm_stats(&self, s: &BatchNormSpec, [means, variances]: [&[E]; 2], stats: &mut [E]) {
+        check("batch_norm_stats", "means", means.len(), s.channels);
+        check("batch_norm_stats", "variances", variances.len(), s.channels);
         check("batch_norm_stats", "stats", stats.len(), 2 * s.channels);
-        let (means, variances) = running.split_at(s.channels);
         for (stat, (&mean, variance)) in stats.chunks_exact_mut(2).zip(means.iter().zip(variances)) {
             stat[0] = mean;
             stat[1] = E::from_f64(1.0 / (variance.to_f64() + s.eps).sqrt());

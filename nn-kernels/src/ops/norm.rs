@@ -66,9 +66,8 @@ pub trait Norm: Memory {
         dgamma: Option<ViewMut<'_, Self>>,
     );
     /// Normalises with the batch's own mean and biased variance (two passes), which go to `stats` as
-    /// mean and 1/√(var + eps), interleaved: `[channels, 2]`. Where `running` is given
-    /// (`[2, channels]`: means, then variances) it moves by `momentum` towards the batch's mean and its
-    /// **unbiased** variance.
+    /// mean and 1/√(var + eps), interleaved: `[channels, 2]`. Where `running`, means and
+    /// variances, is given it moves by `momentum` towards the batch's mean and its **unbiased** variance.
     #[allow(clippy::too_many_arguments, reason = "one view for each operand")]
     fn batch_norm_train(
         &self,
@@ -78,16 +77,16 @@ pub trait Norm: Memory {
         beta: View<'_, Self>,
         y: ViewMut<'_, Self>,
         stats: ViewMut<'_, Self>,
-        running: Option<ViewMut<'_, Self>>,
+        running: Option<[ViewMut<'_, Self>; 2]>,
     );
-    /// Normalises with the running statistics.
+    /// Normalises with the running statistics: means and variances.
     fn batch_norm_infer(
         &self,
         s: &BatchNormSpec,
         x: View<'_, Self>,
         gamma: View<'_, Self>,
         beta: View<'_, Self>,
-        running: View<'_, Self>,
+        running: [View<'_, Self>; 2],
         y: ViewMut<'_, Self>,
     );
     /// Gradients through the batch's statistics. With `constant` statistics (inference) they are not
@@ -106,7 +105,7 @@ pub trait Norm: Memory {
         dbeta: Option<ViewMut<'_, Self>>,
     );
     /// Turns running means and variances into the `stats` of [`batch_norm_train`](Self::batch_norm_train).
-    fn batch_norm_stats(&self, s: &BatchNormSpec, running: View<'_, Self>, stats: ViewMut<'_, Self>);
+    fn batch_norm_stats(&self, s: &BatchNormSpec, running: [View<'_, Self>; 2], stats: ViewMut<'_, Self>);
     /// y = softmax(x) along each row, minus the row's maximum first. NaN in a row makes the row NaN.
     fn softmax(&self, cols: usize, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// dx = y ⊙ (dy − Σ y·dy).

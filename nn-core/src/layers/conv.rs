@@ -1,0 +1,270 @@
+//! Convolutions.
+
+use nn_kernels::ops::Conv2dSpec;
+use nn_kernels::{Device, View};
+
+use crate::ctx::Ctx;
+use crate::dims::{Dim, Dims, Extent};
+use crate::fault::{Rule, label_with_defaults};
+use crate::init::Init;
+use crate::layer::{Forward, Layer, Module, Params, Vjp};
+use crate::layers::linear::{No, Switch, Yes};
+use crate::layers::{Window, product};
+use crate::signature::Signature;
+use crate::tensors::{slice, slice_mut};
+use crate::tree::{Leaf, Node, Role};
+use crate::{Size, Text, layer};
+
+/// A convolution of images, channels first: `[IC, H, W]` → `[OC, H′, W′]` with
+/// H′ = ⌊(H + 2·PAD − DILATION·(K − 1) − 1) / STRIDE⌋ + 1, and W′ likewise.
+///
+/// y\[o, r, c\] = b\[o\] + Σ w\[o, i, k, l\]·x\[i, r·STRIDE + k·DILATION − PAD, c·STRIDE + l·DILATION − PAD\], zeros
+/// around x. With GROUPS, output channels of a group see the input channels of that group only; with as many
+/// groups as channels it is a depthwise convolution.
+///
+/// Parameters, as in PyTorch: `weight` `[OC, IC/GROUPS, K, K]` and, unless `BIAS` is [`No`], `bias` `[OC]`,
+/// both drawn from U(±1/√(IC/GROUPS·K²)).
+///
+/// ```
+/// # use nn_core as nn;
+/// use nn::{Conv2D, Layer, T};
+/// assert_eq!(<Conv2D<3, 16, 3> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 30, 30]");
+/// assert_eq!(<Conv2D<3, 16, 3, 2, 1> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 16, 16]");
+/// let fault = <Conv2D<3, 16, 3> as Layer<T![1, 28, 28]>>::RULE.fault.unwrap();
+/// assert_eq!(
+///     fault.to_string(),
+///     "shape mismatch: `Conv2D<3, 16, 3>` takes [3, H, W], but it is given [1, 28, 28]"
+/// );
+/// ```
+#[layer]
+pub struct Conv2D<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+    BIAS: Switch = Yes,
+>;
+
+/// [`Conv2D`] without a bias, as before a batch normalisation.
+pub type Conv2DNoBias<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2D<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, No>;
+
+impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch>
+    Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+{
+    const WINDOW: Window = Window { kernel: K::N, stride: STRIDE::N, padding: PAD::N, dilation: DILATION::N };
+    /// Input channels that an output channel sees.
+    const SEEN: Extent = IC::EXTENT.over(GROUPS::EXTENT);
+    const WEIGHT: Dims = Dims::new(&[OC::EXTENT, Self::SEEN, K::EXTENT, K::EXTENT]);
+    const LEAVES: [Leaf; 2] = [
+        Leaf::new("weight", Self::WEIGHT, Role::Weight, Init::PyTorch(0)),
+        Leaf::new("bias", Dims::new(&[OC::EXTENT]), Role::Bias, Init::PyTorch(Self::WEIGHT.product(1, 4).n)),
+    ];
+
+    const fn spec<X: Signature>(batch: usize) -> Conv2dSpec {
+        let dims = X::SIG.dims(0);
+        let input = [dims.n_or_one(1), dims.n_or_one(2)];
+        Conv2dSpec {
+            batch,
+            in_channels: IC::N,
+            out_channels: OC::N,
+            input,
+            output: [Self::WINDOW.places(input[0]).n, Self::WINDOW.places(input[1]).n],
+            kernel: [K::N; 2],
+            stride: [STRIDE::N; 2],
+            padding: [PAD::N; 2],
+            dilation: [DILATION::N; 2],
+            groups: GROUPS::N,
+        }
+    }
+
+    const fn rule<X: Signature>() -> Rule {
+        let names = &["IC", "OC", "K", "STRIDE"];
+        if let Some(rule) = Rule::check_positive(&Self::LABEL, names, Self::ARGS) {
+            return rule;
+        }
+        let rest = &["DILATION", "GROUPS"];
+        if let Some(rule) = Rule::check_positive(&Self::LABEL, rest, &[DILATION::EXTENT, GROUPS::EXTENT]) {
+            return rule;
+        }
+        if let Some(rule) = Rule::check_args(&Self::LABEL, Self::ARGS) {
+            return rule;
+        }
+        let channels = [(IC::N, " input"), (OC::N, " output")];
+        let mut i = 0;
+        while i < channels.len() {
+            let (n, kind) = channels[i];
+            if !n.is_multiple_of(GROUPS::N) {
+                let text = Text::new().num(n).str(kind).str(" channels can't be divided into ");
+                return Rule::cannot_exist(&Self::LABEL, text.num(GROUPS::N).str(" groups"));
+            }
+            i += 1;
+        }
+        Self::WINDOW.rule(&Self::LABEL, Self::ARGS, &X::SIG, Some(IC::EXTENT), OC::EXTENT)
+    }
+
+    fn weights() -> usize {
+        Self::WEIGHT.numel()
+    }
+
+    fn bias<D: Device>(params: View<'_, D>) -> Option<View<'_, D>> {
+        BIAS::ON.then(|| slice::<D>(params, Self::TREE.leaf_offset(1), OC::N))
+    }
+}
+
+impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch> Params
+    for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+{
+    const LABEL: Text = {
+        let name = if BIAS::ON { "Conv2D" } else { "Conv2DNoBias" };
+        label_with_defaults(name, Self::ARGS, &[None, None, None, Some(1), Some(0), Some(1), Some(1)])
+    };
+    const TREE: &'static Node = if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
+}
+
+impl<X: Signature, IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch> Layer<X>
+    for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+{
+    const RULE: Rule = Self::rule::<X>();
+    const KEEPS_X: bool = true;
+    // As much again for each sample: the kernel's own need may have a part that does not grow with the batch.
+    const SCRATCH: Size = match Self::rule::<X>().fault {
+        None if !X::SIG.is_poison() => Size::elements(Self::spec::<X>(1).scratch()),
+        _ => Size::ZERO,
+    };
+    const VJP_SCRATCH: Size = <Self as Layer<X>>::SCRATCH;
+    const MACS: usize = {
+        let s = Self::spec::<X>(1);
+        product(&[s.output[0], s.output[1], Self::WEIGHT.numel()])
+    };
+}
+
+impl<D: Device, X: Signature, IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch>
+    Module<D, X> for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+{
+    fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
+        let spec = Self::spec::<X>(cx.batch);
+        let weight = slice::<D>(call.params, 0, Self::weights());
+        let scratch = call.scratch.take(spec.scratch());
+        let bias = Self::bias::<D>(call.params);
+        cx.device().conv2d(&spec, call.x.get(0), weight, bias, call.y.get(0), scratch);
+    }
+
+    fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
+        let spec = Self::spec::<X>(cx.batch);
+        let weight = slice::<D>(call.params, 0, Self::weights());
+        let (dw, db) = match call.dparams {
+            Some(dparams) if BIAS::ON => {
+                let (dw, db) = D::split_mut(dparams, Self::TREE.leaf_offset(1));
+                (Some(slice_mut::<D>(dw, 0, Self::weights())), Some(slice_mut::<D>(db, 0, OC::N)))
+            }
+            Some(dparams) => (Some(slice_mut::<D>(dparams, 0, Self::weights())), None),
+            None => (None, None),
+        };
+        let scratch = call.scratch.take(spec.scratch());
+        let (x, dy, dx) = (call.x.get(0), call.dy.get(0), call.dx.wanted(0));
+        cx.device().conv2d_vjp(&spec, x, weight, dy, dx, dw, db, scratch);
+    }
+
+    fn route() -> &'static str {
+        D::conv2d_route(&Self::spec::<X>(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Run, Values, gradients};
+    use crate::{Cpu, Ids, Mode, T};
+
+    #[test]
+    fn gradients_are_those_of_finite_differences() {
+        for batch in [1, 3] {
+            gradients::<Conv2D<2, 3, 3>, T![2, 5, 4]>(batch, Mode::Train, 1).assert_within(1e-7);
+            gradients::<Conv2D<2, 4, 3, 2, 1>, T![2, 6, 5]>(batch, Mode::Infer, 2).assert_within(1e-7);
+            gradients::<Conv2D<1, 2, 2, 1, 2, 3>, T![1, 3, 4]>(batch, Mode::Infer, 3).assert_within(1e-7);
+            gradients::<Conv2D<4, 6, 3, 1, 1, 1, 2>, T![4, 3, 3]>(batch, Mode::Infer, 4).assert_within(1e-7);
+            gradients::<Conv2DNoBias<3, 3, 3, 1, 1, 1, 3>, T![3, 4, 3]>(batch, Mode::Infer, 5).assert_within(1e-7);
+            gradients::<Conv2D<3, 5, 1>, T![3, 2, 3]>(batch, Mode::Infer, 6).assert_within(1e-7);
+        }
+    }
+
+    #[test]
+    fn one_output_channel_is_no_special_case() {
+        for batch in [1, 3] {
+            gradients::<Conv2D<3, 1, 3>, T![3, 5, 4]>(batch, Mode::Train, 7).assert_within(1e-7);
+            gradients::<Conv2DNoBias<1, 1, 2, 2>, T![1, 4, 4]>(batch, Mode::Train, 8).assert_within(1e-7);
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_not_flipped_and_groups_are_consecutive() {
+        let mut run = Run::<Conv2DNoBias<1, 1, 2>, T![1, 2, 3], Cpu<f64>>::new(&Cpu::default(), 1);
+        run.set("weight", &[1.0, 10.0, 100.0, 1000.0]);
+        let y = run.forward(&[Values::Real(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])]);
+        assert_eq!(y[0].real(), [5421.0, 6532.0]);
+
+        type Grouped = Conv2DNoBias<4, 2, 1, 1, 0, 1, 2>;
+        let mut run = Run::<Grouped, T![4, 1, 1], Cpu<f64>>::new(&Cpu::default(), 1);
+        run.set("weight", &[1.0, 2.0, 3.0, 4.0]);
+        let y = run.forward(&[Values::Real(vec![1.0, 10.0, 100.0, 1000.0])]);
+        // Interleaved groups would give 1 + 200 and 30 + 4000.
+        assert_eq!(y[0].real(), [21.0, 4300.0]);
+    }
+
+    fn fault<L: Layer<X>, X: Signature>() -> String {
+        assert!(L::SCRATCH == Size::ZERO);
+        let _ = (L::MACS, L::SAVED, L::VJP_SCRATCH);
+        L::RULE.fault.unwrap().to_string()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_in_numbers() {
+        assert_eq!(
+            fault::<Conv2D<3, 8, 3>, T![3, 32]>(),
+            "shape mismatch: `Conv2D<3, 8, 3>` takes [3, H, W], but it is given [3, 32]"
+        );
+        assert_eq!(
+            fault::<Conv2D<3, 8, 3>, Ids<T![3, 8, 8]>>(),
+            "shape mismatch: `Conv2D<3, 8, 3>` takes one tensor, but it is given ids [3, 8, 8]"
+        );
+        assert_eq!(
+            fault::<Conv2D<3, 8, 3>, T![3, ..8, 8]>(),
+            "shape mismatch: `Conv2D<3, 8, 3>` takes [3, H, W] without bounds, but it is given [3, ..8, 8]"
+        );
+        assert_eq!(
+            fault::<Conv2D<6, 8, 3, 1, 0, 1, 4>, T![6, 8, 8]>(),
+            "`Conv2D<6, 8, 3, 1, 0, 1, 4>` can't exist: 6 input channels can't be divided into 4 groups"
+        );
+        assert_eq!(
+            fault::<Conv2D<6, 8, 3, 1, 0, 1, 3>, T![6, 8, 8]>(),
+            "`Conv2D<6, 8, 3, 1, 0, 1, 3>` can't exist: 8 output channels can't be divided into 3 groups"
+        );
+        assert_eq!(
+            fault::<Conv2D<1, 8, 3, 1, 1, 4>, T![1, 6, 8]>(),
+            "shape mismatch: `Conv2D<1, 8, 3, 1, 1, 4>` needs an image of at least 9×9, padding included, \
+             but it is given [1, 6, 8], padded to 8×10"
+        );
+        assert_eq!(
+            fault::<Conv2D<1, 8, 7>, T![1, 5, 8]>(),
+            "shape mismatch: `Conv2D<1, 8, 7>` needs an image of at least 7×7, but it is given [1, 5, 8]"
+        );
+        assert_eq!(fault::<Conv2D<1, 8, 3, 0>, T![1, 5, 8]>(), "`Conv2D<1, 8, 3, 0>` can't exist: STRIDE is 0");
+        assert_eq!(
+            fault::<Conv2DNoBias<1, 8, 3, 1, 0, 1, 0>, T![1, 5, 8]>(),
+            "`Conv2DNoBias<1, 8, 3, 1, 0, 1, 0>` can't exist: GROUPS is 0"
+        );
+        // The wrong number of channels is one mistake: what follows sees the right ones.
+        assert_eq!(<Conv2D<3, 8, 3> as Layer<T![4, 8, 9]>>::RULE.out.to_string(), "[8, 6, 7]");
+    }
+}

@@ -1,3 +1,4 @@
+use super::math::{self, sigmoid};
 use super::par::{self, GRAIN};
 use super::simd::{Simd, dispatch};
 use super::{
@@ -23,20 +24,20 @@ fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
                 x
             }
         }
-        Unary::Tanh => x.tanh::<S>(),
+        Unary::Tanh => math::tanh::<S, E>(x),
         Unary::Sigmoid => sigmoid::<S, E>(x),
         Unary::Silu => x * sigmoid::<S, E>(x),
-        Unary::Gelu => half * x * (one + (x * E::lit(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>()),
+        Unary::Gelu => half * x * (one + math::erf::<S, E>(x * E::lit(std::f64::consts::FRAC_1_SQRT_2))),
         Unary::GeluTanh => {
             let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
-            half * x * (one + (root * (x + cube * x * x * x)).tanh::<S>())
+            half * x * (one + math::tanh::<S, E>(root * (x + cube * x * x * x)))
         }
         Unary::Mish => x * mish_tanh::<S, E>(x).0,
         Unary::Elu => {
             if x > E::ZERO {
                 x
             } else {
-                x.exp_m1::<S>()
+                math::exp_m1::<S, E>(x)
             }
         }
         Unary::Affine { scale, shift } => x.mul_add::<S>(E::lit(scale), E::lit(shift)),
@@ -66,14 +67,14 @@ fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
             s * (one + x * (one - s))
         }
         Unary::Gelu => {
-            let cdf = half * (one + (x * E::lit(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>());
+            let cdf = half * (one + math::erf::<S, E>(x * E::lit(std::f64::consts::FRAC_1_SQRT_2)));
             // 1/√(2π).
-            let pdf = E::lit(0.398_942_280_401_432_7) * (-half * x * x).exp::<S>();
+            let pdf = E::lit(0.398_942_280_401_432_7) * math::exp::<S, E>(-half * x * x);
             x.mul_add::<S>(pdf, cdf)
         }
         Unary::GeluTanh => {
             let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
-            let t = (root * (x + cube * x * x * x)).tanh::<S>();
+            let t = math::tanh::<S, E>(root * (x + cube * x * x * x));
             let inner = root * (one + E::lit(3.0) * cube * x * x);
             // 1 − t² is 0 far out, where x·inner may be infinite: their product must be 0, not NaN.
             let tail = one - t * t;
@@ -88,7 +89,7 @@ fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
             if x > E::ZERO {
                 one
             } else {
-                x.exp::<S>()
+                math::exp::<S, E>(x)
             }
         }
         Unary::Affine { scale, .. } => E::lit(scale),
@@ -96,19 +97,12 @@ fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
     }
 }
 
-/// 1 / (1 + e⁻ˣ), without overflow on either side.
-#[inline(always)]
-fn sigmoid<S: Simd, E: Real>(x: E) -> E {
-    let e = (-x.abs()).exp::<S>();
-    (if x < E::ZERO { e } else { E::ONE }) / (E::ONE + e)
-}
-
 /// t = tanh(log(1 + eˣ)) and 1 − t². With w = eˣ(eˣ + 2), t is w / (w + 2).
 #[inline(always)]
 fn mish_tanh<S: Simd, E: Real>(x: E) -> (E, E) {
     // Beyond 20, t is 1 in double precision.
     let far = x > E::lit(20.0);
-    let e = (if far { E::lit(20.0) } else { x }).exp::<S>();
+    let e = math::exp::<S, E>(if far { E::lit(20.0) } else { x });
     let w = e * (e + E::lit(2.0));
     let r = E::ONE / (w + E::lit(2.0));
     if far { (E::ONE, E::ZERO) } else { (w * r, E::lit(4.0) * (w + E::ONE) * r * r) }

@@ -1,7 +1,7 @@
 use super::norm::rows_of;
 use super::par::{self, GRAIN, Rows, rows_per_task};
 use super::simd::{Simd, dispatch};
-use super::{Real, kernels::Kernels, reduce};
+use super::{Real, kernels::Kernels, math, reduce};
 use crate::ops::Reduction;
 
 #[inline(always)]
@@ -42,7 +42,7 @@ fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx:
         let hit = x[target as usize].to_f64();
         let max = reduce::max(x);
         let share = c.smoothing / c.classes as f64;
-        let exp = |v: f64| (E::from_f64(v) - max).exp::<S>().to_f64();
+        let exp = |v: f64| math::exp::<S, E>(E::from_f64(v) - max).to_f64();
         let sum = reduce::sum(x, exp);
         let log = max.to_f64() + sum.ln();
         total += (1.0 - c.smoothing) * (log - hit);

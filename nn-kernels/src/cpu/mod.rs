@@ -19,6 +19,7 @@ mod vector;
 
 mod batch_norm;
 mod conv;
+mod depthwise;
 mod elementwise;
 mod gemm;
 mod layout;

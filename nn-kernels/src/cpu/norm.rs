@@ -1,7 +1,7 @@
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
 use super::simd::{Simd, dispatch};
-use super::{Real, batch_norm, kernels::Kernels, reduce};
+use super::{Real, batch_norm, kernels::Kernels, math, reduce};
 use crate::ops::BatchNormSpec;
 
 type RowsMut<'a, E> = Rows<&'a mut [E]>;
@@ -162,7 +162,7 @@ fn softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
     for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
         let max = reduce::max(x);
         for (y, &x) in y.iter_mut().zip(x) {
-            *y = (x - max).exp::<S>();
+            *y = math::exp::<S, E>(x - max);
         }
         let scale = E::from_f64(1.0 / reduce::sum(y, |v| v));
         y.iter_mut().for_each(|y| *y = *y * scale);
@@ -185,7 +185,7 @@ fn log_softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
     for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
         let max = reduce::max(x);
         for (y, &x) in y.iter_mut().zip(x) {
-            *y = (x - max).exp::<S>();
+            *y = math::exp::<S, E>(x - max);
         }
         let log = max.to_f64() + reduce::sum(y, |v| v).ln();
         for (y, x) in y.iter_mut().zip(x) {
@@ -200,7 +200,7 @@ fn log_softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E
     for ((y, dy), dx) in rows {
         let sum = E::from_f64(reduce::sum(dy, |g| g));
         for ((dx, &y), &g) in dx.iter_mut().zip(y).zip(dy) {
-            *dx = g - y.exp::<S>() * sum;
+            *dx = g - math::exp::<S, E>(y) * sum;
         }
     }
 }

@@ -4,9 +4,15 @@ use super::gemm::{self, Left, Mat, Right, Start, Threads};
 use super::isa::Available;
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
-use super::simd::{Simd, dispatch};
+use super::simd::{Simd, kernels};
 use super::{Real, depthwise, kernels::Kernels};
 use crate::ops::{Conv2dSpec, Unary};
+
+kernels! {
+    fn pack_patches<E>(patches: &Patches<'_, E>, k: Range<usize>, columns: Range<usize>, width: usize, out: &mut [E]);
+    fn channel_sums<E>(channels: usize, area: usize, first: usize, dy: &[E], db: &mut [E]);
+    fn fold<E>(s: &Conv2dSpec, outputs: Range<usize>, cols: &[E], dx: &mut [E]);
+}
 
 /// The way a convolution takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +99,7 @@ impl<E: Real> Right<E> for Patches<'_, E> {
     }
 
     fn pack(&self, isa: Available, k: Range<usize>, columns: Range<usize>, width: usize, out: &mut [E]) {
-        dispatch!(isa, pack_patches::<E>(self, k, columns, width, out));
+        run::pack_patches(isa, self, k, columns, width, out);
     }
 }
 
@@ -380,7 +386,7 @@ impl<E: Real> Kernels<E> {
             let (isa, channels, area) = (self.isa, s.out_channels, s.output[0] * s.output[1]);
             if area > 0 {
                 par::split(channels, rows_per_task(s.batch * area), db, &|first, db| {
-                    dispatch!(isa, channel_sums::<E>(channels, area, first, dy, db))
+                    run::channel_sums(isa, channels, area, first, dy, db)
                 });
             }
         }
@@ -409,7 +415,7 @@ impl<E: Real> Kernels<E> {
                 let dy = Mat::strided(&dy[from..], n.oc, outputs.len(), n.outputs);
                 gemm::product(isa, threads, &wt, &dy, Start::Zero, Unary::Identity, cols, outputs.len());
                 let cols = &*cols;
-                dispatch!(isa, fold::<E>(s, outputs.clone(), cols, &mut *dx));
+                run::fold(isa, s, outputs.clone(), cols, &mut *dx);
             }
         });
     }

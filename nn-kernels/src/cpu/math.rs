@@ -24,10 +24,13 @@ fn reduce<S: Simd, E: Real>(x: E) -> (E, E, E) {
 /// Σ c[i]·xⁱ.
 #[inline(always)]
 fn polynomial<S: Simd, E: Real>(c: &[f64], x: E) -> E {
-    match c {
-        [] => E::ZERO,
-        [rest @ .., last] => rest.iter().rev().fold(E::lit(*last), |sum, &c| sum.mul_add::<S>(x, E::lit(c))),
+    let mut i = c.len() - 1;
+    let mut sum = E::lit(c[i]);
+    while i > 0 {
+        i -= 1;
+        sum = sum.mul_add::<S>(x, E::lit(c[i]));
     }
+    sum
 }
 
 /// The nearest value in a range; NaN stays NaN.
@@ -84,7 +87,7 @@ pub(crate) fn erf<S: Simd, E: Real>(x: E) -> E {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::simd::dispatch;
+    use crate::cpu::simd::kernels;
     use crate::cpu::testing::devices;
 
     /// erf by a series of positive terms, and by a continued fraction of its complement: slow, and right to the last
@@ -105,6 +108,10 @@ mod tests {
             let fraction = (1..=60).rev().fold(z, |f, k| z + f64::from(k) / 2.0 / f);
             (1.0 - (-z * z).exp() / (fraction * std::f64::consts::PI.sqrt())).copysign(x)
         }
+    }
+
+    kernels! {
+        fn all<E>(x: &[E], y: &mut [[E; 5]]);
     }
 
     #[inline(always)]
@@ -139,7 +146,7 @@ mod tests {
         for device in devices::<E>() {
             let x: Vec<E> = sweep.iter().map(|&x| E::from_f64(x)).collect();
             let mut y = vec![[E::ZERO; 5]; x.len()];
-            dispatch!(device.isa, all::<E>(&x, &mut y));
+            run::all(device.isa, &x, &mut y);
             for (x, y) in x.iter().zip(&y) {
                 let expected = references(x.to_f64());
                 for ((name, y), expected) in NAMES.iter().zip(y).zip(expected) {
@@ -172,7 +179,7 @@ mod tests {
         for device in devices::<f32>() {
             let x: Vec<f32> = sweep(-149, 127).into_iter().map(|x| x as f32).filter(|x| x.abs() < 87.0).collect();
             let mut y = vec![[0.0; 5]; x.len()];
-            dispatch!(device.isa, all::<f32>(&x, &mut y));
+            run::all(device.isa, &x, &mut y);
             for (x, y) in x.iter().zip(y) {
                 let expected = f64::from(*x).exp();
                 let place = f64::from((expected as f32).next_up()) - f64::from(expected as f32);
@@ -185,7 +192,7 @@ mod tests {
         for device in devices::<E>() {
             let x = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, 1e4, -1e4, f64::NAN].map(E::from_f64);
             let mut y = vec![[E::ZERO; 5]; x.len()];
-            dispatch!(device.isa, all::<E>(&x, &mut y));
+            run::all(device.isa, &x, &mut y);
             let y: Vec<_> = y.iter().map(|y| y.map(|y| y.to_f64())).collect();
             assert_eq!(y[0], [1.0, 0.0, 0.0, 0.5, 0.0]);
             assert_eq!(y[1], [1.0, 0.0, 0.0, 0.5, 0.0]);

@@ -98,7 +98,7 @@ real!(f64, F64, u64, 52, 1023, {
     const EXP_RANGE: (f64, f64) = (-746.0, 710.0);
     const EXP: &'static [f64] = &exp_series::<12>();
     const ERF_NEAR: &'static [f64] = &[
-        1.12837916709551257,
+        std::f64::consts::FRAC_2_SQRT_PI,
         -0.376126389031835404,
         0.112837916709450063,
         -0.0268661706432377704,

@@ -4,8 +4,13 @@ use std::ops::Range;
 
 use crate::cpu::Real;
 use crate::cpu::isa::Available;
-use crate::cpu::simd::{Simd, dispatch};
+use crate::cpu::simd::{Simd, kernels};
 use crate::cpu::vector::Vector;
+
+kernels! {
+    fn pack_panel<E>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]);
+    fn pack_panels<E>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]);
+}
 
 /// A matrix seen through strides.
 #[derive(Clone, Copy)]
@@ -76,7 +81,7 @@ impl<E: Real> Left<E> for Mat<'_, E> {
 
     fn pack(&self, isa: Available, rows: Range<usize>, k: Range<usize>, out: &mut [E]) {
         let width = rows.len();
-        dispatch!(isa, pack_panel::<E>(*self, rows, k, width, out));
+        run::pack_panel(isa, *self, rows, k, width, out);
     }
 }
 
@@ -90,7 +95,7 @@ impl<E: Real> Right<E> for Mat<'_, E> {
     }
 
     fn pack(&self, isa: Available, k: Range<usize>, columns: Range<usize>, width: usize, out: &mut [E]) {
-        dispatch!(isa, pack_panels::<E>(self.t(), columns, k, width, out));
+        run::pack_panels(isa, self.t(), columns, k, width, out);
     }
 }
 

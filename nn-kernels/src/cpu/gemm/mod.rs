@@ -8,16 +8,21 @@
 mod factors;
 mod tile;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::isa::Available;
 use super::scratch::Scratch;
-use super::simd::{Simd, dispatch};
+use super::simd::{Outlined, Simd, kernels};
 use super::vector::Vector;
 use super::{Real, elementwise, par};
 use crate::ops::Unary;
 pub(crate) use factors::{Left, Mat, Right};
 use tile::{Tile, TileStart, any_tile, next_tile};
+
+kernels! {
+    fn area<E>(p: &Product<'_, E>, area: Area);
+}
 
 /// Terms that are summed in registers before they are added to C. A panel of B this long fits in the first cache.
 const KC: usize = 256;
@@ -127,9 +132,23 @@ fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut
                 // SAFETY: this call alone writes this rectangle of C, which `product` checked to be in it.
                 let row = unsafe { std::slice::from_raw_parts_mut(p.c.add(i * p.c_row + js.start), js.len()) };
                 // SAFETY: `S` is the instruction set this runs on.
-                unsafe { S::call(|row| elementwise::unary_in_place::<S, E>(p.act, row), row) };
+                unsafe { S::outline(Activation::<S, E> { act: p.act, row, isa: PhantomData }) };
             }
         }
+    }
+}
+
+/// Applies the activation to a row.
+struct Activation<'a, S, E> {
+    act: Unary,
+    row: &'a mut [E],
+    isa: PhantomData<S>,
+}
+
+impl<S: Simd, E: Real> Outlined for Activation<'_, S, E> {
+    #[inline(always)]
+    fn run(self) {
+        elementwise::unary_in_place::<S, E>(self.act, self.row);
     }
 }
 
@@ -259,7 +278,7 @@ pub(crate) fn product<E: Real>(
     let all = Area { rows: 0..m, cols: 0..n };
     let work = m.saturating_mul(n).saturating_mul(k.max(1));
     if threads == Threads::This || work < 2 * WORK || par::threads() == 1 {
-        dispatch!(isa, area::<E>(&p, all));
+        run::area(isa, &p, all);
     } else {
         // Some more tasks than threads, so that none waits long for the last.
         split(&p, all, k, (work / (4 * par::threads())).max(WORK));
@@ -301,7 +320,7 @@ fn split<E: Real>(p: &Product<'_, E>, all: Area, k: usize, grain: usize) {
     const EDGE: usize = 48;
     let (m, n) = (all.rows.len(), all.cols.len());
     if m * n * k <= grain || m.max(n) < 2 * EDGE {
-        return dispatch!(p.isa, area::<E>(p, all));
+        return run::area(p.isa, p, all);
     }
     let (mut low, mut high) = (all.clone(), all);
     if m > n {

@@ -1,7 +1,9 @@
 //! The microkernel: a tile of C in registers.
 
+use std::marker::PhantomData;
+
 use crate::cpu::Real;
-use crate::cpu::simd::Simd;
+use crate::cpu::simd::{Outlined, Simd};
 use crate::cpu::vector::Vector;
 
 /// One tile's operands.
@@ -78,6 +80,19 @@ unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: boo
     }
 }
 
+/// A tile whose shape is known to the compiler.
+///
+/// Made only where [`tile`] may be called.
+struct Shaped<S, E, const M: usize, const V: usize, const PART: bool>(Tile<E>, PhantomData<S>);
+
+impl<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool> Outlined for Shaped<S, E, M, V, PART> {
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: that of whoever made this.
+        unsafe { tile::<S, E, M, V, PART>(self.0) }
+    }
+}
+
 /// Runs [`tile`] for a number of rows and vectors known only now.
 ///
 /// # Safety
@@ -91,12 +106,12 @@ pub(super) unsafe fn any_tile<S: Simd, E: Real>(rows: usize, vectors: usize, t: 
                 $($(
                     ($rows, $whole, true) if const { $rows <= S::ROWS && is_whole::<S>($whole) } => {
                         // SAFETY: the caller's.
-                        unsafe { S::call(|t| tile::<S, E, $rows, $whole, false>(t), t) }
+                        unsafe { S::outline(Shaped::<S, E, $rows, $whole, false>(t, PhantomData)) }
                     }
                 )+$(
                     ($rows, $part, _) if const { $rows <= S::ROWS && $part <= S::VECTORS } => {
                         // SAFETY: the caller's.
-                        unsafe { S::call(|t| tile::<S, E, $rows, $part, true>(t), t) }
+                        unsafe { S::outline(Shaped::<S, E, $rows, $part, true>(t, PhantomData)) }
                     }
                 )+)+
                 _ => unreachable!("no tile of {rows} rows and {vectors} vectors"),

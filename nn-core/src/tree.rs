@@ -61,8 +61,15 @@ impl Leaf {
     }
 
     const fn room(&self) -> usize {
-        // An impossible dimension is a fault elsewhere; here it must only not overflow.
-        if self.dims.is_poison() { 0 } else { self.dims.numel().next_multiple_of(ALIGN) }
+        // An impossible dimension is a fault elsewhere; here it must only not overflow. Nor may a sum of what no
+        // machine holds, which is an error where memory is asked for.
+        const MOST: usize = (usize::MAX >> 16) / ALIGN * ALIGN;
+        let n = self.dims.numel();
+        match self.dims.is_poison() {
+            true => 0,
+            false if n > MOST => MOST,
+            false => n.next_multiple_of(ALIGN),
+        }
     }
 }
 

@@ -27,7 +27,6 @@ use crate::{Size, Text, layer};
 /// arXiv:1502.03167.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{BatchNorm2D, Layer, T};
 /// assert_eq!(<BatchNorm2D<16> as Layer<T![16, 8, 8]>>::RULE.out.to_string(), "[16, 8, 8]");
 /// let fault = <BatchNorm2D<16> as Layer<T![3, 8, 8]>>::RULE.fault.unwrap();
@@ -108,7 +107,9 @@ impl<X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Layer<X> for BatchNorm2DOf
     const VJP_SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
 }
 
-impl<D: Device, X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Module<D, X> for BatchNorm2DOf<C, EPS, MOMENTUM> {
+impl<D: Device, X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Module<D, X>
+    for BatchNorm2DOf<C, EPS, MOMENTUM>
+{
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
         let spec = Self::spec::<D, X>(cx);
         let [gamma, beta] = Self::affine::<D>(call.params);
@@ -205,7 +206,10 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said_in_numbers() {
         let fault = <BatchNorm2D<4> as Layer<T![4]>>::RULE.fault.unwrap();
-        assert_eq!(fault.to_string(), "shape mismatch: `BatchNorm2D<4>` takes [4, H, W], but it is given [4]");
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `BatchNorm2D<4>` takes [4, H, W], but it is given [4]"
+        );
         let fault = <BatchNorm2D<0> as Layer<T![0, 1, 1]>>::RULE.fault.unwrap();
         assert_eq!(fault.to_string(), "`BatchNorm2D<0>` can't exist: C is 0");
     }

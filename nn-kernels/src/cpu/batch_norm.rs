@@ -2,9 +2,15 @@
 
 use super::isa::Available;
 use super::par::{self, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
-use super::{Real, reduce, scratch};
+use super::scratch::Scratch;
+use super::simd::{Simd, kernels};
+use super::{Real, reduce};
 use crate::ops::BatchNormSpec;
+
+kernels! {
+    fn sums<E>(s: BatchNormSpec, term: Term, first: usize, m: &[f64], x: &[E], g: &[E], out: &mut [f64]);
+    fn combine<E>(area: usize, c: [&[f64]; 4], a: &[E], b: &[E], out: &mut [E]);
+}
 
 /// What is summed over a channel. `m` is the channel's mean, g the gradient.
 #[derive(Clone, Copy)]
@@ -81,20 +87,17 @@ fn combine<S: Simd, E: Real>(area: usize, [m, p, q, r]: [&[f64]; 4], a: &[E], b:
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "those of the kernel")]
 fn all_sums<E: Real>(isa: Available, s: &BatchNormSpec, term: Term, m: &[f64], x: &[E], g: &[E], out: &mut [f64]) {
     let s = *s;
     par::split(s.channels, rows_per_task(s.batch * s.area), (m, out), &|first, (m, out)| {
-        dispatch!(isa, sums::<E>(s, term, first, m, x, g, out))
+        run::sums(isa, s, term, first, m, x, g, out)
     });
 }
 
 fn combine_all<E: Real>(isa: Available, s: &BatchNormSpec, c: [&[f64]; 4], a: &[E], b: &[E], out: &mut [E]) {
     let (area, sample) = (s.area, s.channels * s.area);
     let views = (Rows(a, sample), Rows(b, sample), Rows(out, sample));
-    par::split(s.batch, rows_per_task(sample), views, &|_, (a, b, out)| {
-        dispatch!(isa, combine::<E>(area, c, a.0, b.0, out.0))
-    });
+    par::split(s.batch, rows_per_task(sample), views, &|_, (a, b, out)| run::combine(isa, area, c, a.0, b.0, out.0));
 }
 
 #[track_caller]
@@ -108,7 +111,6 @@ fn check<E>(s: &BatchNormSpec, values: &[(&str, &[E])], channels: &[(&str, usize
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "those of the operation")]
 pub(crate) fn train<E: Real>(
     isa: Available,
     s: &BatchNormSpec,
@@ -121,28 +123,27 @@ pub(crate) fn train<E: Real>(
 ) {
     check(s, &[("x", x), ("y", y)], &[("gamma", 1, gamma), ("beta", 1, beta), ("stats", 2, stats)]);
     let n = (s.batch * s.area) as f64;
-    scratch::with(5 * s.channels, |buffer: &mut [f64]| {
-        let [zero, m, variance, q, r] = columns(buffer, s.channels);
-        zero.fill(0.0);
-        all_sums(isa, s, Term::X, zero, x, x, m);
-        m.iter_mut().for_each(|m| *m /= n);
-        all_sums(isa, s, Term::Square, m, x, x, variance);
-        variance.iter_mut().for_each(|v| *v /= n);
-        for c in 0..s.channels {
-            let rstd = 1.0 / (variance[c] + s.eps).sqrt();
-            stats[2 * c] = E::from_f64(m[c]);
-            stats[2 * c + 1] = E::from_f64(rstd);
-            (q[c], r[c]) = (gamma[c].to_f64() * rstd, beta[c].to_f64());
-        }
-        combine_all(isa, s, [m, zero, q, r], x, x, y);
-        if let Some([means, variances]) = running {
-            check(s, &[], &[("running means", 1, means), ("running variances", 1, variances)]);
-            let unbiased = n / (n - 1.0).max(1.0);
-            let mix = |old: E, new: f64| E::from_f64((1.0 - s.momentum) * old.to_f64() + s.momentum * new);
-            means.iter_mut().zip(m).for_each(|(old, new)| *old = mix(*old, *new));
-            variances.iter_mut().zip(variance).for_each(|(old, new)| *old = mix(*old, *new * unbiased));
-        }
-    });
+    let mut buffer = Scratch::<f64>::new(5 * s.channels);
+    let [zero, m, variance, q, r] = columns(&mut buffer, s.channels);
+    zero.fill(0.0);
+    all_sums(isa, s, Term::X, zero, x, x, m);
+    m.iter_mut().for_each(|m| *m /= n);
+    all_sums(isa, s, Term::Square, m, x, x, variance);
+    variance.iter_mut().for_each(|v| *v /= n);
+    for c in 0..s.channels {
+        let rstd = 1.0 / (variance[c] + s.eps).sqrt();
+        stats[2 * c] = E::from_f64(m[c]);
+        stats[2 * c + 1] = E::from_f64(rstd);
+        (q[c], r[c]) = (gamma[c].to_f64() * rstd, beta[c].to_f64());
+    }
+    combine_all(isa, s, [m, zero, q, r], x, x, y);
+    if let Some([means, variances]) = running {
+        check(s, &[], &[("running means", 1, means), ("running variances", 1, variances)]);
+        let unbiased = n / (n - 1.0).max(1.0);
+        let mix = |old: E, new: f64| E::from_f64((1.0 - s.momentum) * old.to_f64() + s.momentum * new);
+        means.iter_mut().zip(m).for_each(|(old, new)| *old = mix(*old, *new));
+        variances.iter_mut().zip(variance).for_each(|(old, new)| *old = mix(*old, *new * unbiased));
+    }
 }
 
 pub(crate) fn infer<E: Real>(
@@ -156,19 +157,17 @@ pub(crate) fn infer<E: Real>(
 ) {
     check(s, &[("x", x), ("y", y)], &[("gamma", 1, gamma), ("beta", 1, beta)]);
     check(s, &[], &[("running means", 1, means), ("running variances", 1, variances)]);
-    scratch::with(4 * s.channels, |buffer: &mut [f64]| {
-        let [zero, m, q, r] = columns(buffer, s.channels);
-        zero.fill(0.0);
-        for c in 0..s.channels {
-            m[c] = means[c].to_f64();
-            q[c] = gamma[c].to_f64() / (variances[c].to_f64() + s.eps).sqrt();
-            r[c] = beta[c].to_f64();
-        }
-        combine_all(isa, s, [m, zero, q, r], x, x, y);
-    });
+    let mut buffer = Scratch::<f64>::new(4 * s.channels);
+    let [zero, m, q, r] = columns(&mut buffer, s.channels);
+    zero.fill(0.0);
+    for c in 0..s.channels {
+        m[c] = means[c].to_f64();
+        q[c] = gamma[c].to_f64() / (variances[c].to_f64() + s.eps).sqrt();
+        r[c] = beta[c].to_f64();
+    }
+    combine_all(isa, s, [m, zero, q, r], x, x, y);
 }
 
-#[allow(clippy::too_many_arguments, reason = "those of the operation")]
 pub(crate) fn vjp<E: Real>(
     isa: Available,
     s: &BatchNormSpec,
@@ -183,40 +182,38 @@ pub(crate) fn vjp<E: Real>(
 ) {
     check(s, &[("x", x), ("dy", dy)], &[("gamma", 1, gamma), ("stats", 2, stats)]);
     let n = (s.batch * s.area) as f64;
-    scratch::with(6 * s.channels, |buffer: &mut [f64]| {
-        let [m, g, product, p, q, r] = columns(buffer, s.channels);
-        if constant {
-            m.iter_mut().zip(stats.chunks_exact(2)).for_each(|(m, stat)| *m = stat[0].to_f64());
-        } else {
-            // Not the rounded one of `stats`, which is too coarse where it is large.
-            p.fill(0.0);
-            all_sums(isa, s, Term::X, p, x, x, m);
-            m.iter_mut().for_each(|m| *m /= n);
-        }
-        all_sums(isa, s, Term::G, m, x, dy, g);
-        all_sums(isa, s, Term::Product, m, x, dy, product);
+    let mut buffer = Scratch::<f64>::new(6 * s.channels);
+    let [m, g, product, p, q, r] = columns(&mut buffer, s.channels);
+    if constant {
+        m.iter_mut().zip(stats.chunks_exact(2)).for_each(|(m, stat)| *m = stat[0].to_f64());
+    } else {
+        // Not the rounded one of `stats`, which is too coarse where it is large.
+        p.fill(0.0);
+        all_sums(isa, s, Term::X, p, x, x, m);
+        m.iter_mut().for_each(|m| *m /= n);
+    }
+    all_sums(isa, s, Term::G, m, x, dy, g);
+    all_sums(isa, s, Term::Product, m, x, dy, product);
+    for c in 0..s.channels {
+        let rstd = stats[2 * c + 1].to_f64();
+        let scale = gamma[c].to_f64() * rstd;
+        p[c] = scale;
+        (q[c], r[c]) = if constant { (0.0, 0.0) } else { (-scale * rstd * rstd * product[c] / n, -scale * g[c] / n) };
+    }
+    if let Some(dx) = dx {
+        check(s, &[("dx", dx)], &[]);
+        combine_all(isa, s, [m, p, q, r], dy, x, dx);
+    }
+    if let Some(dgamma) = dgamma {
+        check(s, &[], &[("dgamma", 1, dgamma)]);
         for c in 0..s.channels {
-            let rstd = stats[2 * c + 1].to_f64();
-            let scale = gamma[c].to_f64() * rstd;
-            p[c] = scale;
-            (q[c], r[c]) =
-                if constant { (0.0, 0.0) } else { (-scale * rstd * rstd * product[c] / n, -scale * g[c] / n) };
+            dgamma[c] += E::from_f64(product[c] * stats[2 * c + 1].to_f64());
         }
-        if let Some(dx) = dx {
-            check(s, &[("dx", dx)], &[]);
-            combine_all(isa, s, [m, p, q, r], dy, x, dx);
-        }
-        if let Some(dgamma) = dgamma {
-            check(s, &[], &[("dgamma", 1, dgamma)]);
-            for c in 0..s.channels {
-                dgamma[c] += E::from_f64(product[c] * stats[2 * c + 1].to_f64());
-            }
-        }
-        if let Some(dbeta) = dbeta {
-            check(s, &[], &[("dbeta", 1, dbeta)]);
-            dbeta.iter_mut().zip(g).for_each(|(d, g)| *d += E::from_f64(*g));
-        }
-    });
+    }
+    if let Some(dbeta) = dbeta {
+        check(s, &[], &[("dbeta", 1, dbeta)]);
+        dbeta.iter_mut().zip(g).for_each(|(d, g)| *d += E::from_f64(*g));
+    }
 }
 
 /// Cuts a buffer into `N` of `len` values.

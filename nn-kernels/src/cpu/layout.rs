@@ -1,7 +1,13 @@
 use super::par::{self, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
-use super::{Cpu, Real, scratch};
-use crate::ops::{Block, Layout, PermuteSpec, RopeSpec};
+use super::scratch::Scratch;
+use super::simd::{Simd, kernels};
+use super::{Real, kernels::Kernels};
+use crate::ops::{Block, PermuteSpec, RopeSpec};
+
+kernels! {
+    fn permute<E>(loops: Loops, x: &[E], y: &mut [E]);
+    fn rope<E>(s: RopeSpec, inverse: bool, first: usize, frequencies: &[f64], x: &[E], y: &mut [E]);
+}
 
 /// A sample's reordering as loops: for each axis of the result how long it is and how far its neighbours are
 /// apart in the input. Axes that stay neighbours are one.
@@ -90,8 +96,8 @@ fn check_block(name: &str, rows: usize, cols: usize, block: Block, len: usize) {
     );
 }
 
-impl<E: Real> Layout for Cpu<E> {
-    fn copy_block(&self, rows: usize, cols: usize, x: &[E], from: Block, y: &mut [E], to: Block) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn copy_block(&self, rows: usize, cols: usize, x: &[E], from: Block, y: &mut [E], to: Block) {
         if rows == 0 || cols == 0 {
             return;
         }
@@ -109,7 +115,7 @@ impl<E: Real> Layout for Cpu<E> {
         });
     }
 
-    fn broadcast_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
+    pub(crate) fn broadcast_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
         assert_eq!(y.len(), rows * x.len(), "broadcast_rows: y is not {rows} rows of x");
         if !x.is_empty() {
             par::split(rows, rows_per_task(x.len()), Rows(y, x.len()), &|_, y: Rows<&mut [E]>| {
@@ -118,14 +124,14 @@ impl<E: Real> Layout for Cpu<E> {
         }
     }
 
-    fn sum_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
+    pub(crate) fn sum_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), rows * y.len(), "sum_rows: x is not {rows} rows of y");
         if !y.is_empty() {
             self.add_column_sums(y.len(), x, y);
         }
     }
 
-    fn permute(&self, rows: usize, s: &PermuteSpec, x: &[E], y: &mut [E]) {
+    pub(crate) fn permute(&self, rows: usize, s: &PermuteSpec, x: &[E], y: &mut [E]) {
         let mut seen = [false; 6];
         assert!(s.rank <= 6, "permute: at most 6 axes");
         s.axes[..s.rank].iter().for_each(|&axis| seen[axis] = true);
@@ -136,28 +142,27 @@ impl<E: Real> Layout for Cpu<E> {
         if sample > 0 {
             let (isa, loops) = (self.isa, Loops::new(s));
             par::split(rows, rows_per_task(sample), (Rows(x, sample), Rows(y, sample)), &|_, (x, y)| {
-                dispatch!(isa, permute::<E>(loops, x.0, y.0))
+                run::permute(isa, loops, x.0, y.0)
             });
         }
     }
 
-    fn rope(&self, s: &RopeSpec, inverse: bool, x: &[E], y: &mut [E]) {
+    pub(crate) fn rope(&self, s: &RopeSpec, inverse: bool, x: &[E], y: &mut [E]) {
         assert!(s.dim.is_multiple_of(2) && s.dim > 0, "rope: a head of {} values has no pairs", s.dim);
         assert!(s.seq > 0, "rope: sequences of no tokens");
         let token = s.heads * s.dim;
         assert_eq!(x.len(), s.rows * token, "rope: x is not {} tokens of {token} values", s.rows);
         assert_eq!(y.len(), x.len(), "rope: x and y differ in length");
         let (isa, s) = (self.isa, *s);
-        scratch::with(s.dim / 2, |frequencies: &mut [f64]| {
-            for (j, frequency) in frequencies.iter_mut().enumerate() {
-                *frequency = s.theta.powf(-2.0 * j as f64 / s.dim as f64);
-            }
-            let frequencies = &*frequencies;
-            // An angle costs some ten times a product.
-            let grain = (rows_per_task(token) / 10).max(1);
-            par::split(s.rows, grain, (Rows(x, token), Rows(y, token)), &|first, (x, y)| {
-                dispatch!(isa, rope::<E>(s, inverse, first, frequencies, x.0, y.0))
-            });
+        let mut frequencies = Scratch::<f64>::new(s.dim / 2);
+        for (j, frequency) in frequencies.iter_mut().enumerate() {
+            *frequency = s.theta.powf(-2.0 * j as f64 / s.dim as f64);
+        }
+        let frequencies = &frequencies[..];
+        // An angle costs some ten times a product.
+        let grain = (rows_per_task(token) / 10).max(1);
+        par::split(s.rows, grain, (Rows(x, token), Rows(y, token)), &|first, (x, y)| {
+            run::rope(isa, s, inverse, first, frequencies, x.0, y.0)
         });
     }
 }

@@ -1,9 +1,16 @@
 use std::ops::Range;
 
 use super::par::{self, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
-use super::{Cpu, Real};
-use crate::ops::{Pool, Pool2dSpec};
+use super::simd::{Simd, kernels};
+use super::{Real, kernels::Kernels};
+use crate::ops::Pool2dSpec;
+
+kernels! {
+    fn max_pool<E>(s: Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>);
+    fn max_pool_vjp<E>(s: Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]);
+    fn avg_pool<E>(s: Pool2dSpec, x: &[E], y: &mut [E]);
+    fn avg_pool_vjp<E>(s: Pool2dSpec, dy: &[E], dx: &mut [E]);
+}
 
 /// The part of window `i` along an axis that lies in the image.
 #[inline(always)]
@@ -109,8 +116,8 @@ fn check(name: &str, s: &Pool2dSpec, x: usize, y: usize) -> (usize, usize) {
     (inputs, outputs)
 }
 
-impl<E: Real> Pool for Cpu<E> {
-    fn max_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn max_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
         let (inputs, outputs) = check("max_pool2d", s, x.len(), y.len());
         if let Some(argmax) = &argmax {
             assert_eq!(argmax.len(), y.len(), "max_pool2d: argmax and y differ in length");
@@ -119,33 +126,33 @@ impl<E: Real> Pool for Cpu<E> {
         let views = (Rows(x, inputs), Rows(y, outputs), argmax.map(|argmax| Rows(argmax, outputs)));
         par::split(s.planes, rows_per_task(inputs), views, &|_, (x, y, argmax)| {
             let argmax = argmax.map(|argmax| argmax.0);
-            dispatch!(isa, max_pool::<E>(s, x.0, y.0, argmax))
+            run::max_pool(isa, s, x.0, y.0, argmax)
         });
     }
 
-    fn max_pool2d_vjp(&self, s: &Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]) {
+    pub(crate) fn max_pool2d_vjp(&self, s: &Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]) {
         let (inputs, outputs) = check("max_pool2d_vjp", s, dx.len(), dy.len());
         assert_eq!(argmax.len(), dy.len(), "max_pool2d_vjp: argmax and dy differ in length");
         let (isa, s) = (self.isa, *s);
         let views = (Rows(argmax, outputs), Rows(dy, outputs), Rows(dx, inputs));
         par::split(s.planes, rows_per_task(inputs), views, &|_, (argmax, dy, dx)| {
-            dispatch!(isa, max_pool_vjp::<E>(s, argmax.0, dy.0, dx.0))
+            run::max_pool_vjp(isa, s, argmax.0, dy.0, dx.0)
         });
     }
 
-    fn avg_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E]) {
+    pub(crate) fn avg_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E]) {
         let (inputs, outputs) = check("avg_pool2d", s, x.len(), y.len());
         let (isa, s) = (self.isa, *s);
         par::split(s.planes, rows_per_task(inputs), (Rows(x, inputs), Rows(y, outputs)), &|_, (x, y)| {
-            dispatch!(isa, avg_pool::<E>(s, x.0, y.0))
+            run::avg_pool(isa, s, x.0, y.0)
         });
     }
 
-    fn avg_pool2d_vjp(&self, s: &Pool2dSpec, dy: &[E], dx: &mut [E]) {
+    pub(crate) fn avg_pool2d_vjp(&self, s: &Pool2dSpec, dy: &[E], dx: &mut [E]) {
         let (inputs, outputs) = check("avg_pool2d_vjp", s, dx.len(), dy.len());
         let (isa, s) = (self.isa, *s);
         par::split(s.planes, rows_per_task(inputs), (Rows(dy, outputs), Rows(dx, inputs)), &|_, (dy, dx)| {
-            dispatch!(isa, avg_pool_vjp::<E>(s, dy.0, dx.0))
+            run::avg_pool_vjp(isa, s, dy.0, dx.0)
         });
     }
 }

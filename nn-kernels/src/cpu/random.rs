@@ -1,8 +1,12 @@
 use super::par::{self, GRAIN};
-use super::simd::{Simd, dispatch};
-use super::{Cpu, Real};
-use crate::ops::{Random, Stream};
+use super::simd::{Simd, kernels};
+use super::{Real, kernels::Kernels};
+use crate::ops::Stream;
 use crate::philox::philox4x32;
+
+kernels! {
+    fn dropout<E>(s: Stream, rate: f64, first: usize, x: &[E], y: &mut [E]);
+}
 
 /// Words 4·block and on of a stream: one for each element.
 #[inline(always)]
@@ -32,8 +36,8 @@ fn dropout<S: Simd, E: Real>(s: Stream, rate: f64, first: usize, x: &[E], y: &mu
     }
 }
 
-impl<E: Real> Random for Cpu<E> {
-    fn dropout(&self, stream: Stream, rate: f64, x: &[E], y: &mut [E]) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn dropout(&self, stream: Stream, rate: f64, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "dropout: x and y differ in length");
         assert!((0.0..1.0).contains(&rate), "dropout: the rate {rate} is not in [0, 1)");
         assert!(x.len() as u64 <= 1 << 34, "dropout: more than 2³⁴ elements");
@@ -43,8 +47,8 @@ impl<E: Real> Random for Cpu<E> {
         let (x, x_rest) = x.split_at(4 * whole);
         let (y, y_rest) = y.split_at_mut(4 * whole);
         par::split(whole, GRAIN / 16, (par::Rows(x, 4), par::Rows(y, 4)), &|first, (x, y)| {
-            dispatch!(isa, dropout::<E>(stream, rate, 4 * first, x.0, y.0))
+            run::dropout(isa, stream, rate, 4 * first, x.0, y.0)
         });
-        dispatch!(isa, dropout::<E>(stream, rate, 4 * whole, x_rest, y_rest));
+        run::dropout(isa, stream, rate, 4 * whole, x_rest, y_rest);
     }
 }

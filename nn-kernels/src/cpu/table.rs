@@ -1,7 +1,10 @@
 use super::par::{self, GRAIN, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
-use super::{Cpu, Real};
-use crate::ops::Table;
+use super::simd::{Simd, kernels};
+use super::{Real, kernels::Kernels};
+
+kernels! {
+    fn scatter_add<E>(cols: usize, first: usize, ids: &[u32], dy: &[E], dtable: &mut [E]);
+}
 
 /// Adds to the rows of the table from `first` on, as many as `dtable` has.
 #[inline(always)]
@@ -23,8 +26,8 @@ fn check<E>(name: &str, cols: usize, table: &[E], ids: &[u32], y: &[E]) {
     assert_eq!(y.len(), ids.len() * cols, "{name}: not {cols} values an id");
 }
 
-impl<E: Real> Table for Cpu<E> {
-    fn gather(&self, cols: usize, table: &[E], ids: &[u32], y: &mut [E]) -> Option<u32> {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn gather(&self, cols: usize, table: &[E], ids: &[u32], y: &mut [E]) -> Option<u32> {
         check("gather", cols, table, ids, y);
         par::split(ids.len(), rows_per_task(cols), (ids, Rows(y, cols)), &|_, (ids, y)| {
             for (&id, y) in ids.iter().zip(y.0.chunks_exact_mut(cols)) {
@@ -38,14 +41,14 @@ impl<E: Real> Table for Cpu<E> {
         ids.iter().copied().find(|&id| id as usize >= rows)
     }
 
-    fn scatter_add(&self, cols: usize, ids: &[u32], dy: &[E], dtable: &mut [E]) {
+    pub(crate) fn scatter_add(&self, cols: usize, ids: &[u32], dy: &[E], dtable: &mut [E]) {
         check("scatter_add", cols, dtable, ids, dy);
         let isa = self.isa;
         let rows = dtable.len() / cols;
         // Each task looks through all ids for those of its rows, so there are few tasks.
         let grain = if dy.len() < GRAIN { rows } else { rows.div_ceil(4 * par::threads()) };
         par::split(rows, grain, Rows(dtable, cols), &|first, dtable| {
-            dispatch!(isa, scatter_add::<E>(cols, first, ids, dy, dtable.0))
+            run::scatter_add(isa, cols, first, ids, dy, dtable.0)
         });
     }
 }

@@ -168,6 +168,8 @@ cases! {
         "log_softmax_offset" Infer 1e-6 LogSoftmax, T![6];
         "log_softmax_spread" Infer 1e-6 LogSoftmax, T![9];
         "log_softmax_tokens" Infer 1e-6 LogSoftmax, T![4, 5];
+        "batch_norm1d_eval" Infer 1e-6 BatchNorm1D<6>, T![6];
+        "batch_norm1d_train" Train 1e-6 BatchNorm1D<6>, T![6];
         "batch_norm2d_eval" Infer 1e-6 BatchNorm2D<4>, T![4, 3, 2];
         "batch_norm2d_train" Train 1e-6 BatchNorm2D<4>, T![4, 3, 2];
         "batch_norm2d_train_batch1" Train 1e-6 BatchNorm2D<5>, T![5, 3, 4];

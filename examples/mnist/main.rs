@@ -72,8 +72,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     while batches.epoch() < options.epochs {
         let (mut sum, mut count) = (0.0, 0);
         while let Some(indices) = batches.next_batch() {
-            gather(&train.pixels, train.each(), indices, &mut pixels);
-            gather(&train.labels, 1, indices, &mut labels);
+            gather(&train.pixels, train.each(), indices, &mut pixels)?;
+            gather(&train.labels, 1, indices, &mut labels)?;
             sum += model.train_step(&pixels, &labels, &loss, &mut optimizer)?;
             count += 1;
             bar.inc(1);

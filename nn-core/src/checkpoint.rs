@@ -1,7 +1,7 @@
 //! Weights in safetensors files, under PyTorch's names and in its layouts.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,14 +10,19 @@ use nn_kernels::ops::Stream;
 use nn_kernels::{DType, Device, Pod};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
 
-use crate::batches::Batches;
+use crate::batches::{Batches, Position};
 use crate::error::{Error, nearest};
 use crate::layer::Declared;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, Restored};
 use crate::weights::Weights;
 
-/// Tensors beside the parameters in a checkpoint for resuming.
-const EXTRA: &str = "optimizer.";
+/// Tensors beside the parameters in a checkpoint for resuming: `optimizer/exp_avg/fc1.weight`. No field's name
+/// has a slash.
+const EXTRA: &str = "optimizer/";
+/// In the metadata, before the name of an optimiser's setting.
+const SETTING: &str = "optimizer.";
+/// What a checkpoint for resuming is; another number is another layout.
+const VERSION: &str = "1";
 /// A counter that PyTorch saves with batch normalisation; running statistics here need none.
 const COUNTER: &str = "num_batches_tracked";
 
@@ -39,7 +44,10 @@ pub struct LoadReport {
 impl LoadReport {
     /// Whether every parameter was found as it should be, and nothing else.
     pub fn is_exact(&self) -> bool {
-        self.missing.is_empty() && self.unused.is_empty() && self.misshapen.is_empty() && self.mistyped.is_empty()
+        self.missing.is_empty()
+            && self.unused.is_empty()
+            && self.misshapen.is_empty()
+            && self.mistyped.is_empty()
     }
 }
 
@@ -115,23 +123,28 @@ pub(crate) fn save_training<M: Declared, D: Device, O: Optimizer<D>>(
     for (name, arena) in &saved.moments {
         for (i, p) in weights.parameters().iter().enumerate().filter(|(_, p)| !p.in_state) {
             let values = weights.read_from(i, *arena);
-            all.push((format!("{EXTRA}{name}.{}", p.path), Host { shape: p.dims.to_vec(), values }));
+            all.push((format!("{EXTRA}{name}/{}", p.path), Host { shape: p.dims.to_vec(), values }));
         }
     }
-    let [order, epoch, at] = batches.position();
+    let at = batches.position();
     let names: Vec<_> = saved.moments.iter().map(|m| m.0).collect();
     let facts = [
+        ("resume", VERSION.to_owned()),
         ("optimizer", saved.kind.to_owned()),
         ("moments", names.join(" ")),
         ("steps", saved.steps.to_string()),
         ("seed", stream.seed.to_string()),
         ("rank", stream.rank.to_string()),
         ("draws", stream.step.to_string()),
-        ("order", order.to_string()),
-        ("epoch", epoch.to_string()),
-        ("position", at.to_string()),
+        ("samples", at.samples.to_string()),
+        ("batch", at.batch.to_string()),
+        ("order", at.seed.to_string()),
+        ("epoch", at.epoch.to_string()),
+        ("position", at.at.to_string()),
     ];
-    write(path, all, Some(facts.map(|(k, v)| (k.to_owned(), v)).into()))
+    let facts = facts.map(|(key, value)| (key.to_owned(), value));
+    let settings = saved.settings.into_iter().map(|(key, value)| (format!("{SETTING}{key}"), value));
+    write(path, all, Some(facts.into_iter().chain(settings).collect()))
 }
 
 /// Writes a file aside, makes sure that it is on the disk, then puts it in place: at any time there is a
@@ -143,14 +156,22 @@ fn write<E: Pod>(
 ) -> Result<(), Error> {
     let failed = |source: io::Error| Error::File { path: path.to_owned(), source };
     let bytes = safetensors::serialize(tensors, facts).map_err(|e| failed(io::Error::other(e)))?;
-    let folder = match path.parent() {
+    // What a link leads to is replaced, and not the link.
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let folder = match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    let mut aside = tempfile::Builder::new();
+    aside.prefix(&name).suffix(".tmp");
+    #[cfg(unix)]
+    aside.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = aside.tempfile_in(folder).map_err(failed)?;
     file.write_all(&bytes).map_err(failed)?;
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(path).map_err(|e| failed(e.error))?;
+    file.persist(&target).map_err(|e| failed(e.error))?;
     // The renaming itself is on the disk only once the folder is; not every system can sync a folder.
     if let Ok(folder) = std::fs::File::open(folder) {
         let _ = folder.sync_all();
@@ -178,15 +199,13 @@ fn native<E: Pod>() -> Dtype {
 }
 
 /// Reads every parameter, in the arena's order, and reports what does not fit.
-fn read<M: Declared, D: Device>(
-    weights: &Weights<M, D>,
-    file: &SafeTensors<'_>,
-) -> (Vec<Vec<f64>>, LoadReport) {
+fn read<M: Declared, D: Device>(weights: &Weights<M, D>, file: &Parsed<'_>) -> (Vec<Vec<f64>>, LoadReport) {
     let mut report = LoadReport::default();
     let mut all = Vec::new();
-    let names: Vec<_> = file.names().into_iter().filter(|n| !n.starts_with(EXTRA)).collect();
+    let extra = |name: &str| file.resumes() && name.starts_with(EXTRA);
+    let names: Vec<_> = file.tensors.names().into_iter().filter(|n| !extra(n)).collect();
     for p in weights.parameters() {
-        let Ok(tensor) = file.tensor(&p.path) else {
+        let Ok(tensor) = file.tensors.tensor(&p.path) else {
             report.missing.push((p.path.clone(), nearest(&p.path, names.iter().copied())));
             continue;
         };
@@ -217,12 +236,83 @@ fn open(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<SafeTensors<'b>, Error> {
-    SafeTensors::deserialize(bytes)
-        .map_err(|e| Error::NotACheckpoint { path: path.to_owned(), reason: e.to_string() })
+/// A checkpoint's tensors, and what its metadata say.
+struct Parsed<'b> {
+    tensors: SafeTensors<'b>,
+    facts: HashMap<String, String>,
 }
 
-pub(crate) fn load<M: Declared, D: Device>(weights: &mut Weights<M, D>, path: &Path) -> Result<LoadReport, Error> {
+impl Parsed<'_> {
+    /// Whether it was saved for resuming.
+    fn resumes(&self) -> bool {
+        self.facts.contains_key("resume")
+    }
+}
+
+fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<Parsed<'b>, Error> {
+    let damaged = |reason: String| Error::NotACheckpoint { path: path.to_owned(), reason };
+    check_header(bytes).map_err(damaged)?;
+    let tensors = SafeTensors::deserialize(bytes).map_err(|e| damaged(e.to_string()))?;
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(e.to_string()))?;
+    Ok(Parsed { tensors, facts: metadata.metadata().clone().unwrap_or_default() })
+}
+
+/// What the reader takes without a word: a name that comes twice, of which it would keep one, and offsets so far
+/// out that adding to them overflows.
+fn check_header(bytes: &[u8]) -> Result<(), String> {
+    /// The entries of a JSON object, in order, all of them.
+    struct Entries(Vec<(String, serde_json::Value)>);
+    impl<'de> serde::Deserialize<'de> for Entries {
+        fn deserialize<R: serde::Deserializer<'de>>(from: R) -> Result<Self, R::Error> {
+            struct Visitor;
+            impl<'de> serde::de::Visitor<'de> for Visitor {
+                type Value = Entries;
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("an object")
+                }
+                fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                    let mut all = Vec::new();
+                    while let Some(entry) = map.next_entry()? {
+                        all.push(entry);
+                    }
+                    Ok(Entries(all))
+                }
+            }
+            from.deserialize_map(Visitor)
+        }
+    }
+    let Some((len, rest)) = bytes.split_first_chunk::<8>() else {
+        return Err(format!("it has {} bytes, not even a header's length", bytes.len()));
+    };
+    let len = u64::from_le_bytes(*len);
+    let header = usize::try_from(len).ok().and_then(|len| rest.get(..len));
+    let Some(header) = header else {
+        return Err(format!("its header should have {len} bytes, and {} follow", rest.len()));
+    };
+    let Entries(entries) =
+        serde_json::from_slice(header).map_err(|e| format!("its header is not JSON: {e}"))?;
+    let data = (rest.len() - header.len()) as u64;
+    let mut names = HashSet::new();
+    for (name, value) in &entries {
+        if !names.insert(name) {
+            return Err(format!("`{name}` comes twice"));
+        }
+        let offsets = value.get("data_offsets").and_then(|o| o.as_array());
+        for offset in offsets.into_iter().flatten() {
+            if offset.as_u64().is_none_or(|offset| offset > data) {
+                return Err(format!(
+                    "`{name}` ends at byte {offset} of {data}: the file is cut short or damaged"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn load<M: Declared, D: Device>(
+    weights: &mut Weights<M, D>,
+    path: &Path,
+) -> Result<LoadReport, Error> {
     let bytes = open(path)?;
     let file = parse(path, &bytes)?;
     let (all, report) = read(weights, &file);
@@ -245,46 +335,70 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
     let bytes = open(path)?;
     let file = parse(path, &bytes)?;
     let refuse = |reason: String| Error::NotResumable { path: path.to_owned(), reason };
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| refuse(e.to_string()))?;
-    let facts = metadata.metadata().clone().unwrap_or_default();
-    let fact = |key: &str| {
-        facts.get(key).cloned().ok_or_else(|| refuse(format!("it holds weights alone: `{key}` is missing")))
-    };
+    let facts = &file.facts;
+    if !file.resumes() {
+        return Err(refuse("it holds weights alone".to_owned()));
+    }
+    let fact = |key: &str| facts.get(key).ok_or_else(|| refuse(format!("`{key}` is missing")));
     let number = |key: &str| {
         let text = fact(key)?;
         text.parse::<u64>().map_err(|_| refuse(format!("`{key}` is {text:?}, which is no number")))
     };
+    // Counted on from here, for longer than anything will run.
+    let count = |key: &str| match number(key)? {
+        n if n < 1 << 53 => Ok(n),
+        n => Err(refuse(format!("`{key}` is {n}, which is more than there can be"))),
+    };
+    let version = fact("resume")?;
+    if version != VERSION {
+        return Err(refuse(format!("its layout has the version {version:?}, and this reads {VERSION}")));
+    }
     let (all, report) = read(weights, &file);
     if !report.is_exact() {
         return Err(Error::Mismatch { path: path.to_owned(), report: Box::new(report) });
     }
-    let kind = fact("optimizer")?;
-    let steps = number("steps")?;
     let new_stream = Stream {
         seed: number("seed")?,
-        step: number("draws")?,
+        step: count("draws")?,
         rank: u32::try_from(number("rank")?).map_err(|_| refuse("`rank` is too large".to_owned()))?,
         place: 0,
     };
-    let position = [number("order")?, number("epoch")?, number("position")?];
+    let position = Position {
+        samples: count("samples")?,
+        batch: number("batch")?,
+        seed: number("order")?,
+        epoch: count("epoch")?,
+        at: count("position")?,
+    };
+    let place = batches.resolve(position).map_err(refuse)?;
     let mut moments = Vec::new();
     for name in fact("moments")?.split_whitespace() {
         let mut arena = vec![0.0; M::TREE.params()];
         for p in weights.parameters().iter().filter(|p| !p.in_state) {
-            let key = format!("{EXTRA}{name}.{}", p.path);
-            let tensor = file.tensor(&key).map_err(|_| refuse(format!("`{key}` is missing")))?;
-            let values = values(&tensor).filter(|v| v.len() == p.len());
+            let key = format!("{EXTRA}{name}/{}", p.path);
+            let tensor = file.tensors.tensor(&key).map_err(|_| refuse(format!("`{key}` is missing")))?;
+            let fits = tensor.shape() == p.dims.to_vec();
+            let values = values(&tensor).filter(|_| fits);
             let values = values.ok_or_else(|| refuse(format!("`{key}` is not like its parameter")))?;
             arena[p.offset..p.offset + p.len()].copy_from_slice(&p.reorder(&values, true));
         }
-        moments.push(arena);
+        moments.push((name.to_owned(), arena));
     }
+    let settings =
+        facts.iter().filter_map(|(key, value)| Some((key.strip_prefix(SETTING)?.to_owned(), value.clone())));
+    let saved = Restored {
+        kind: fact("optimizer")?.clone(),
+        steps: count("steps")?,
+        settings: settings.collect::<BTreeMap<_, _>>(),
+        moments,
+    };
     let device = weights.device().clone();
-    optimizer.restore(&device, M::TREE.params(), &kind, steps, &moments).map_err(refuse)?;
+    optimizer.restore(&device, M::TREE.params(), &saved).map_err(refuse)?;
+    // From here on nothing can fail.
     for (i, values) in all.iter().enumerate() {
         weights.write(i, values);
     }
     *stream = new_stream;
-    batches.seek(position);
+    batches.seek(place);
     Ok(())
 }

@@ -11,7 +11,9 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// More samples than the workspace has room for.
-    #[error("a batch of {batch} is more than the {capacity} samples that the workspace has room for; give `init` a larger capacity")]
+    #[error(
+        "a batch of {batch} is more than the {capacity} samples that the workspace has room for; give `init` a larger capacity"
+    )]
     BatchTooLarge {
         /// Samples given.
         batch: usize,
@@ -88,6 +90,30 @@ pub enum Error {
         path: String,
         /// The most similar one there is.
         nearest: Option<String>,
+    },
+    /// A gradient is asked for where there is none: running statistics and frozen weights are not optimised.
+    #[error("`{path}` is not optimised, so it has no gradient")]
+    NotOptimised {
+        /// The parameter.
+        path: String,
+    },
+    /// An optimiser that has moments for another model.
+    #[error(
+        "the optimiser holds moments for {expected} parameters, and is given {found}: make one for each model"
+    )]
+    OtherModel {
+        /// How many elements of parameters it was used with.
+        expected: usize,
+        /// How many it is given.
+        found: usize,
+    },
+    /// A sample that the data does not have.
+    #[error("there is no sample {index}: the data has {samples}")]
+    SampleOutOfRange {
+        /// The sample.
+        index: usize,
+        /// How many there are.
+        samples: usize,
     },
     /// Values for a parameter that has another number of them.
     #[error("`{path}` has {expected} values, {found} were given")]

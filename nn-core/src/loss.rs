@@ -4,21 +4,35 @@ use nn_kernels::{Cpu, Float, cpu};
 use crate::error::Error;
 use crate::tensors::{Tensors, TensorsMut};
 
+/// What a batch of outputs is, as a loss is told: so many samples, that together have so many rows. A row is the
+/// output's last axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Samples.
+    pub samples: usize,
+    /// Rows of all samples together.
+    pub count: usize,
+    /// Values a row.
+    pub len: usize,
+}
+
 /// A loss: a number from a model's output and a target, and its gradient.
 pub trait Loss<E: cpu::Real> {
     /// What the output is compared with.
     type Target: ?Sized;
 
+    /// Whether the target has the length that goes with such an output.
+    fn check(&self, rows: Rows, target: &Self::Target) -> Result<(), Error>;
     /// The loss of a batch; its gradient goes to `dy` if that is given.
     fn value(
         &self,
         device: &Cpu<E>,
-        batch: usize,
+        rows: Rows,
         y: Tensors<'_, Cpu<E>>,
         target: &Self::Target,
         dy: Option<TensorsMut<'_, Cpu<E>>>,
     ) -> Result<f64, Error>;
-    /// The targets of the samples `from..to`, of `samples` in all.
+    /// The targets of the samples `from..to`, of `samples` in all. They were [checked](Self::check).
     fn part<'a>(&self, target: &'a Self::Target, samples: usize, from: usize, to: usize) -> &'a Self::Target;
     /// How the losses of a batch become one.
     fn reduction(&self) -> Reduction;
@@ -28,10 +42,15 @@ pub trait Loss<E: cpu::Real> {
         samples as f64
     }
     /// How many predictions are right, and of how many, where that means something.
-    fn correct(&self, y: Tensors<'_, Cpu<E>>, target: &Self::Target) -> Option<(usize, usize)> {
-        let _ = (y, target);
+    fn correct(&self, rows: Rows, y: Tensors<'_, Cpu<E>>, target: &Self::Target) -> Option<(usize, usize)> {
+        let _ = (rows, y, target);
         None
     }
+}
+
+/// Whether there are as many targets as there should be.
+fn expect(expected: usize, found: usize, samples: usize) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::TargetLength { found, batch: samples, expected }) }
 }
 
 /// Mean (or sum) of the squared differences: (1/n)·Σ (y − t)² over all elements.
@@ -44,24 +63,25 @@ pub struct MSE {
 impl<E: cpu::Real> Loss<E> for MSE {
     type Target = [E];
 
+    fn check(&self, rows: Rows, target: &[E]) -> Result<(), Error> {
+        expect(rows.count * rows.len, target.len(), rows.samples)
+    }
+
     fn value(
         &self,
         device: &Cpu<E>,
-        batch: usize,
+        rows: Rows,
         y: Tensors<'_, Cpu<E>>,
         target: &[E],
         mut dy: Option<TensorsMut<'_, Cpu<E>>>,
     ) -> Result<f64, Error> {
-        use nn_kernels::ops::Loss;
-        let y = y.get(0);
-        if target.len() != y.len() {
-            return Err(Error::TargetLength { found: target.len(), batch, expected: y.len() });
-        }
-        Ok(device.mse(self.reduction, y, target, dy.as_mut().and_then(|dy| dy.wanted(0))))
+        use nn_kernels::ops::Loss as _;
+        Loss::<E>::check(self, rows, target)?;
+        Ok(device.mse(self.reduction, y.get(0), target, dy.as_mut().and_then(|dy| dy.wanted(0))))
     }
 
     fn part<'a>(&self, target: &'a [E], samples: usize, from: usize, to: usize) -> &'a [E] {
-        rows(target, samples, from, to)
+        part(target, samples, from, to)
     }
 
     fn reduction(&self) -> Reduction {
@@ -73,7 +93,7 @@ impl<E: cpu::Real> Loss<E> for MSE {
 ///
 /// As PyTorch's `cross_entropy`: with label smoothing ε a row's target is (1 − ε) at its class plus ε spread
 /// evenly over all classes, and rows whose target is `ignore` count neither in the sum nor in the mean.
-/// A row is the output's last axis.
+/// A row is the output's last axis: a model that gives `[64, 50257]` takes 64 targets a sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CrossEntropy {
     /// How the rows become one number.
@@ -82,42 +102,39 @@ pub struct CrossEntropy {
     pub smoothing: f64,
     /// The target of rows that don't count.
     pub ignore: Option<u32>,
-    /// How many classes there are; 0: as many as a sample of the output has values. A model that gives
-    /// several rows a sample says it here.
-    pub classes: usize,
 }
 
 impl CrossEntropy {
-    fn classes(&self, batch: usize, len: usize) -> usize {
-        if self.classes > 0 { self.classes } else { len / batch.max(1) }
+    fn counts(&self, target: u32) -> bool {
+        Some(target) != self.ignore
     }
 }
 
 impl<E: cpu::Real> Loss<E> for CrossEntropy {
     type Target = [u32];
 
+    fn check(&self, rows: Rows, target: &[u32]) -> Result<(), Error> {
+        expect(rows.count, target.len(), rows.samples)
+    }
+
     fn value(
         &self,
         device: &Cpu<E>,
-        batch: usize,
+        rows: Rows,
         y: Tensors<'_, Cpu<E>>,
         target: &[u32],
         mut dy: Option<TensorsMut<'_, Cpu<E>>>,
     ) -> Result<f64, Error> {
-        use nn_kernels::ops::Loss;
-        let y = y.get(0);
-        let classes = self.classes(batch, y.len());
-        if target.len() * classes != y.len() {
-            return Err(Error::TargetLength { found: target.len(), batch, expected: y.len() / classes.max(1) });
-        }
+        use nn_kernels::ops::Loss as _;
+        Loss::<E>::check(self, rows, target)?;
         let dy = dy.as_mut().and_then(|dy| dy.wanted(0));
         device
-            .cross_entropy(self.reduction, classes, self.smoothing, self.ignore, y, target, dy)
-            .map_err(|target| Error::TargetOutOfRange { target, classes })
+            .cross_entropy(self.reduction, rows.len, self.smoothing, self.ignore, y.get(0), target, dy)
+            .map_err(|target| Error::TargetOutOfRange { target, classes: rows.len })
     }
 
     fn part<'a>(&self, target: &'a [u32], samples: usize, from: usize, to: usize) -> &'a [u32] {
-        rows(target, samples, from, to)
+        part(target, samples, from, to)
     }
 
     fn reduction(&self) -> Reduction {
@@ -125,29 +142,25 @@ impl<E: cpu::Real> Loss<E> for CrossEntropy {
     }
 
     fn weight(&self, _: usize, target: &[u32]) -> f64 {
-        target.iter().filter(|t| Some(**t) != self.ignore).count() as f64
+        target.iter().filter(|t| self.counts(**t)).count() as f64
     }
 
-    fn correct(&self, y: Tensors<'_, Cpu<E>>, target: &[u32]) -> Option<(usize, usize)> {
-        let y = y.get(0);
-        let classes = y.len() / target.len().max(1);
-        let counted = target.iter().filter(|t| Some(**t) != self.ignore).count();
-        let right = y
-            .chunks_exact(classes.max(1))
-            .zip(target)
-            .filter(|(row, t)| Some(**t) != self.ignore && argmax(row) == **t as usize)
-            .count();
-        Some((right, counted))
+    fn correct(&self, rows: Rows, y: Tensors<'_, Cpu<E>>, target: &[u32]) -> Option<(usize, usize)> {
+        let rows = y.get(0).chunks_exact(rows.len.max(1));
+        let counted = rows.zip(target).filter(|(_, t)| self.counts(**t));
+        Some(counted.fold((0, 0), |(right, all), (row, t)| {
+            (right + usize::from(argmax(row) == *t as usize), all + 1)
+        }))
     }
 }
 
-/// The rows that belong to the samples `from..to`.
-fn rows<T>(all: &[T], samples: usize, from: usize, to: usize) -> &[T] {
+/// The targets that belong to the samples `from..to`.
+fn part<T>(all: &[T], samples: usize, from: usize, to: usize) -> &[T] {
     let each = all.len() / samples.max(1);
-    &all[(from * each).min(all.len())..(to * each).min(all.len())]
+    all.get(from * each..to * each).unwrap_or(&[])
 }
 
-/// The index of the first largest value.
+/// The index of the first largest value; 0 if there is none.
 pub fn argmax<E: Float>(row: &[E]) -> usize {
     let mut best = 0;
     for (i, v) in row.iter().enumerate() {

@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use nn_kernels::ops::{Reduction, Stream};
 use nn_kernels::ops::Elementwise;
+use nn_kernels::ops::{Reduction, Stream};
 use nn_kernels::{Cpu, Device, Memory, View, cpu};
 
 use crate::batches::Batches;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
-use crate::loss::Loss;
+use crate::loss::{Loss, Rows};
 use crate::optim::Optimizer;
 use crate::summary::Summary;
 use crate::tensors::{State, Tensors, TensorsMut};
@@ -137,7 +137,7 @@ impl<M: Declared, D: Device> Model<M, D> {
     pub fn gradient(&self, path: &str) -> Result<Vec<D::Elem>, Error> {
         let i = self.weights.find(path)?;
         if self.weights.parameters()[i].in_state {
-            return Err(Error::UnknownParameter { path: path.to_owned(), nearest: None });
+            return Err(Error::NotOptimised { path: path.to_owned() });
         }
         Ok(self.weights.read_from(i, D::view(&self.gradients)))
     }
@@ -173,8 +173,9 @@ impl<M: Declared, D: Device> Model<M, D> {
         checkpoint::load(&mut self.weights, path.as_ref())
     }
 
-    /// Saves all that is needed to go on training as if nothing had happened: weights, the optimiser's
-    /// moments and steps, random numbers, and the place in the data.
+    /// Saves all that is needed to go on training as if nothing had happened: weights, the optimiser with its
+    /// moments, steps, settings and schedule, random numbers, and the place in the data. [`load`](Self::load)
+    /// takes the weights out of such a file, too.
     pub fn save_training<O: Optimizer<D>>(
         &self,
         path: impl AsRef<Path>,
@@ -184,7 +185,16 @@ impl<M: Declared, D: Device> Model<M, D> {
         checkpoint::save_training(&self.weights, &self.stream, optimizer, batches, path.as_ref())
     }
 
-    /// Takes up what [`save_training`](Self::save_training) saved.
+    /// Takes up what [`save_training`](Self::save_training) saved, so that the steps to come are, bit for bit,
+    /// those that would have come.
+    ///
+    /// Everything is as it was saved, as with PyTorch's `load_state_dict`: the optimiser's settings and schedule
+    /// (a rate may have been changed on the way), the seeds, the size of the batches. Change what is to be
+    /// different, such as [the rate](crate::Adam::set_rate), after loading.
+    ///
+    /// # Errors
+    /// The file is damaged, of another model, of another kind of optimiser, of data with another number of
+    /// samples, or holds weights alone. Model, optimiser and batches stay as they were.
     pub fn load_training<O: Optimizer<D>>(
         &mut self,
         path: impl AsRef<Path>,
@@ -202,7 +212,10 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     /// # Errors
     /// More samples than the workspace has room for, inputs of the wrong length, an index past the end of
     /// a table.
-    pub fn forward(&mut self, x: <M::In as Host>::Slices<'_, E>) -> Result<<M::Out as Host>::Slices<'_, E>, Error> {
+    pub fn forward(
+        &mut self,
+        x: <M::In as Host>::Slices<'_, E>,
+    ) -> Result<<M::Out as Host>::Slices<'_, E>, Error> {
         self.workspace.infer(&self.weights, x)
     }
 
@@ -215,7 +228,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         loss: &L,
     ) -> Result<f64, Error> {
         let target = target.as_ref();
-        self.accumulate_with(x, |device, batch, y, dy| loss.value(device, batch, y, target, Some(dy)))
+        self.accumulate_with(x, |device, rows, y, dy| loss.value(device, rows, y, target, Some(dy)))
     }
 
     /// One step of training on a batch: forward, loss, vjp, optimiser. Gives the loss.
@@ -252,7 +265,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     fn accumulate_with(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
-        loss: impl FnOnce(&Cpu<E>, usize, Tensors<'_, Cpu<E>>, TensorsMut<'_, Cpu<E>>) -> Result<f64, Error>,
+        loss: impl FnOnce(&Cpu<E>, Rows, Tensors<'_, Cpu<E>>, TensorsMut<'_, Cpu<E>>) -> Result<f64, Error>,
     ) -> Result<f64, Error> {
         let x = M::In::tensors::<E>(x);
         let extents = self.workspace.extents(&x)?;
@@ -273,12 +286,12 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         device: &Cpu<E>,
         x: Tensors<'_, Cpu<E>>,
         call: Call,
-        loss: impl FnOnce(&Cpu<E>, usize, Tensors<'_, Cpu<E>>, TensorsMut<'_, Cpu<E>>) -> Result<f64, Error>,
+        loss: impl FnOnce(&Cpu<E>, Rows, Tensors<'_, Cpu<E>>, TensorsMut<'_, Cpu<E>>) -> Result<f64, Error>,
     ) -> Result<f64, Error> {
         let (params, state) = self.weights.for_training();
         self.workspace.forward(device, params, state, x, call)?;
         let (y, dy) = self.workspace.output_and_gradient(device, call);
-        let value = loss(device, call.extents.batch, y, dy)?;
+        let value = loss(device, Workspace::<M, Cpu<E>>::rows(&call.extents), y, dy)?;
         let dparams = Cpu::<E>::view_mut(&mut self.gradients);
         self.workspace.vjp(device, self.weights.params(), self.weights.state(), x, dparams, call)?;
         Ok(value)
@@ -292,19 +305,26 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         loss: &L,
     ) -> Result<Evaluation, Error> {
         let x = M::In::tensors::<E>(x);
-        let samples = self.workspace.samples(&x)?;
+        let all = self.workspace.samples(&x)?;
+        let samples = all.batch;
+        loss.check(Workspace::<M, Cpu<E>>::rows(&all), target.as_ref())?;
+        let capacity = self.workspace.capacity();
+        if capacity == 0 {
+            return Err(Error::BatchTooLarge { batch: samples, capacity });
+        }
         let device = *self.weights.device();
         let (mut sum, mut total, mut right, mut counted) = (0.0, 0.0, 0, 0);
         let mut from = 0;
         while from < samples {
-            let to = (from + self.workspace.capacity()).min(samples);
+            let to = samples.min(from.saturating_add(capacity));
             let part = self.workspace.part(x, samples, from, to);
             let call = Call::inference(self.workspace.extents(&part)?);
             let (params, state) = (self.weights.params(), State::Read(self.weights.state()));
             self.workspace.forward(&device, params, state, part, call)?;
             let y = self.workspace.output(&device, call);
             let target = loss.part(target.as_ref(), samples, from, to);
-            let value = loss.value(&device, to - from, y, target, None)?;
+            let rows = Workspace::<M, Cpu<E>>::rows(&call.extents);
+            let value = loss.value(&device, rows, y, target, None)?;
             let weight = loss.weight(to - from, target);
             let mean = loss.reduction() == Reduction::Mean;
             // The mean over nothing is no number.
@@ -312,7 +332,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
                 sum += if mean { value * weight } else { value };
                 total += weight;
             }
-            if let Some((r, n)) = loss.correct(y, target) {
+            if let Some((r, n)) = loss.correct(rows, y, target) {
                 right += r;
                 counted += n;
             }

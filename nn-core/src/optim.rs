@@ -1,3 +1,6 @@
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
 use nn_kernels::ops::{AdamSpec, SgdSpec};
 use nn_kernels::{Device, Memory, View, ViewMut};
 
@@ -22,8 +25,9 @@ pub trait Optimizer<D: Device> {
     fn rate(&self) -> f64;
     /// What a checkpoint for resuming keeps.
     fn save(&self) -> Saved<'_, D>;
-    /// Takes up what [`save`](Self::save) gave, for a model with `len` elements of parameters.
-    fn restore(&mut self, device: &D, len: usize, kind: &str, steps: u64, moments: &[Vec<f64>]) -> Result<(), String>;
+    /// Takes up what [`save`](Self::save) gave, for a model with `len` elements of parameters: settings too, so
+    /// that a rate that was changed on the way is as it was. If that can't be, says why and stays as it was.
+    fn restore(&mut self, device: &D, len: usize, saved: &Restored) -> Result<(), String>;
 }
 
 /// An optimiser's state, as a checkpoint keeps it.
@@ -32,8 +36,39 @@ pub struct Saved<'a, D: Device> {
     pub kind: &'static str,
     /// Steps taken.
     pub steps: u64,
+    /// Rate, schedule, decay and so on, in words and numbers.
+    pub settings: Vec<(&'static str, String)>,
     /// Its arenas, each as long as the parameters'.
     pub moments: Vec<(&'static str, View<'a, D>)>,
+}
+
+/// An optimiser's state, as read from a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Restored {
+    /// Which optimiser it was.
+    pub kind: String,
+    /// Steps taken.
+    pub steps: u64,
+    /// Rate, schedule, decay and so on, by name.
+    pub settings: BTreeMap<String, String>,
+    /// Its arenas.
+    pub moments: Vec<(String, Vec<f64>)>,
+}
+
+impl Restored {
+    /// A setting.
+    pub fn setting<T: FromStr>(&self, name: &str) -> Result<T, String> {
+        let text = self.settings.get(name).ok_or_else(|| format!("the setting `{name}` is missing"))?;
+        text.parse().map_err(|_| format!("the setting `{name}` is {text:?}"))
+    }
+
+    fn expect(&self, kind: &str) -> Result<(), String> {
+        if self.kind == kind {
+            Ok(())
+        } else {
+            Err(format!("it was saved with the optimiser {}, and this is {kind}", self.kind))
+        }
+    }
 }
 
 /// What every optimiser has.
@@ -55,6 +90,27 @@ impl Common {
         self.rate * self.schedule.factor(self.steps)
     }
 
+    fn save(&self) -> Vec<(&'static str, String)> {
+        let clip = self.clip.map_or("none".to_owned(), |limit| limit.to_string());
+        vec![
+            ("rate", self.rate.to_string()),
+            ("schedule", self.schedule.to_string()),
+            ("decay", self.decay.to_string()),
+            ("clip", clip),
+        ]
+    }
+
+    fn restored(saved: &Restored) -> Result<Self, String> {
+        let clip: String = saved.setting("clip")?;
+        Ok(Self {
+            rate: saved.setting("rate")?,
+            schedule: saved.setting("schedule")?,
+            decay: saved.setting("decay")?,
+            clip: if clip == "none" { None } else { Some(saved.setting("clip")?) },
+            steps: saved.steps,
+        })
+    }
+
     /// The factor that brings the gradient's norm down to the limit: PyTorch's `clip_grad_norm_`.
     fn grad_scale<D: Device>(&self, device: &D, grads: View<'_, D>) -> f64 {
         match self.clip {
@@ -64,39 +120,39 @@ impl Common {
     }
 }
 
-/// Arenas that an optimiser keeps beside the parameters; made at its first step.
-struct Moments<D: Device, const N: usize>(Option<[D::Buffer<D::Elem>; N]>);
+/// An arena that an optimiser keeps beside the parameters; made at its first step.
+struct Moment<D: Device>(Option<D::Buffer<D::Elem>>);
 
-impl<D: Device, const N: usize> Moments<D, N> {
-    fn get(&mut self, device: &D, len: usize) -> Result<&mut [D::Buffer<D::Elem>; N], Error> {
-        if self.0.is_none() {
-            let mut all = Vec::with_capacity(N);
-            for _ in 0..N {
-                all.push(device.alloc(len)?);
-            }
-            self.0 = all.try_into().ok();
+impl<D: Device> Moment<D> {
+    const NONE: Self = Self(None);
+
+    fn get(&mut self, device: &D, len: usize) -> Result<ViewMut<'_, D>, Error> {
+        let buffer = match &mut self.0 {
+            Some(buffer) => buffer,
+            none => none.insert(device.alloc(len)?),
+        };
+        let expected = D::len(D::view(buffer));
+        if expected == len {
+            Ok(D::view_mut(buffer))
+        } else {
+            Err(Error::OtherModel { expected, found: len })
         }
-        self.0.as_mut().ok_or_else(|| unreachable!("N buffers were made"))
     }
 
-    fn save(&self, names: [&'static str; N]) -> Vec<(&'static str, View<'_, D>)> {
-        let Some(buffers) = &self.0 else { return Vec::new() };
-        names.into_iter().zip(buffers.iter().map(|b| D::view(b))).collect()
+    fn save<'a>(&'a self, name: &'static str) -> Option<(&'static str, View<'a, D>)> {
+        self.0.as_ref().map(|buffer| (name, D::view(buffer)))
     }
 
-    fn restore(&mut self, device: &D, len: usize, moments: &[Vec<f64>]) -> Result<(), String> {
-        if moments.is_empty() {
-            self.0 = None;
-            return Ok(());
+    fn restored(device: &D, len: usize, saved: &Restored, name: &str) -> Result<Self, String> {
+        let Some((_, values)) = saved.moments.iter().find(|m| m.0 == name) else {
+            return Ok(Self::NONE);
+        };
+        if values.len() != len {
+            return Err(format!("`{name}` is that of another model"));
         }
-        if moments.len() != N || moments.iter().any(|m| m.len() != len) {
-            return Err("the optimiser's moments are those of another model".to_owned());
-        }
-        let buffers = self.get(device, len).map_err(|e| e.to_string())?;
-        for (buffer, values) in buffers.iter_mut().zip(moments) {
-            upload(device, values, D::view_mut(buffer));
-        }
-        Ok(())
+        let mut moment = Self::NONE;
+        upload(device, values, moment.get(device, len).map_err(|e| e.to_string())?);
+        Ok(moment)
     }
 }
 
@@ -143,13 +199,13 @@ pub struct Sgd<D: Device = nn_kernels::Cpu<f32>> {
     common: Common,
     momentum: f64,
     nesterov: bool,
-    velocity: Moments<D, 1>,
+    velocity: Moment<D>,
 }
 
 impl<D: Device> Sgd<D> {
     /// Without momentum.
     pub fn new(rate: f64) -> Self {
-        Self { common: Common::new(rate), momentum: 0.0, nesterov: false, velocity: Moments(None) }
+        Self { common: Common::new(rate), momentum: 0.0, nesterov: false, velocity: Moment::NONE }
     }
     /// With momentum.
     pub fn momentum(mut self, momentum: f64) -> Self {
@@ -174,9 +230,11 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
         runs: &[Run],
     ) -> Result<(), Error> {
         let grad_scale = self.common.grad_scale(device, grads);
-        let len = if self.momentum == 0.0 { 0 } else { D::len(grads) };
-        let [velocity] = self.velocity.get(device, len)?;
-        let mut velocity = D::view_mut(velocity);
+        // Without momentum there is nothing to keep.
+        let mut velocity = match self.momentum {
+            0.0 => None,
+            _ => Some(self.velocity.get(device, D::len(grads))?),
+        };
         for run in runs {
             let spec = SgdSpec {
                 lr: self.common.rate(),
@@ -186,10 +244,9 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
                 grad_scale,
                 first: self.common.steps == 0,
             };
-            let v = if len == 0 {
-                D::empty_mut()
-            } else {
-                slice_mut::<D>(D::reborrow(&mut velocity), run.start, run.len)
+            let v = match &mut velocity {
+                Some(velocity) => slice_mut::<D>(D::reborrow(velocity), run.start, run.len),
+                None => D::empty_mut(),
             };
             let p = slice_mut::<D>(D::reborrow(&mut params), run.start, run.len);
             device.sgd(&spec, p, slice::<D>(grads, run.start, run.len), v);
@@ -207,14 +264,21 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
     }
 
     fn save(&self) -> Saved<'_, D> {
-        let moments = if self.momentum == 0.0 { Vec::new() } else { self.velocity.save(["velocity"]) };
-        Saved { kind: "sgd", steps: self.common.steps, moments }
+        let mut settings = self.common.save();
+        settings.push(("momentum", self.momentum.to_string()));
+        settings.push(("nesterov", self.nesterov.to_string()));
+        let velocity = if self.momentum == 0.0 { None } else { self.velocity.save("velocity") };
+        Saved { kind: "sgd", steps: self.common.steps, settings, moments: velocity.into_iter().collect() }
     }
 
-    fn restore(&mut self, device: &D, len: usize, kind: &str, steps: u64, moments: &[Vec<f64>]) -> Result<(), String> {
-        expect_kind("sgd", kind)?;
-        self.velocity.restore(device, len, moments)?;
-        self.common.steps = steps;
+    fn restore(&mut self, device: &D, len: usize, saved: &Restored) -> Result<(), String> {
+        saved.expect("sgd")?;
+        *self = Self {
+            common: Common::restored(saved)?,
+            momentum: saved.setting("momentum")?,
+            nesterov: saved.setting("nesterov")?,
+            velocity: Moment::restored(device, len, saved, "velocity")?,
+        };
         Ok(())
     }
 }
@@ -226,13 +290,21 @@ pub struct Adam<D: Device = nn_kernels::Cpu<f32>> {
     betas: (f64, f64),
     eps: f64,
     decoupled: bool,
-    moments: Moments<D, 2>,
+    first: Moment<D>,
+    second: Moment<D>,
 }
 
 impl<D: Device> Adam<D> {
     /// β = (0.9, 0.999), ε = 10⁻⁸. Weight decay, if any, is added to the gradient.
     pub fn new(rate: f64) -> Self {
-        Self { common: Common::new(rate), betas: (0.9, 0.999), eps: 1e-8, decoupled: false, moments: Moments(None) }
+        Self {
+            common: Common::new(rate),
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+            decoupled: false,
+            first: Moment::NONE,
+            second: Moment::NONE,
+        }
     }
     /// AdamW: as [`new`](Self::new), but weight decay (0.01 unless set) shrinks the parameters themselves.
     pub fn w(rate: f64) -> Self {
@@ -273,8 +345,8 @@ impl<D: Device> Optimizer<D> for Adam<D> {
         runs: &[Run],
     ) -> Result<(), Error> {
         let grad_scale = self.common.grad_scale(device, grads);
-        let [m, v] = self.moments.get(device, D::len(grads))?;
-        let (mut m, mut v) = (D::view_mut(m), D::view_mut(v));
+        let mut m = self.first.get(device, D::len(grads))?;
+        let mut v = self.second.get(device, D::len(grads))?;
         for run in runs {
             let spec = AdamSpec {
                 lr: self.common.rate(),
@@ -307,18 +379,36 @@ impl<D: Device> Optimizer<D> for Adam<D> {
     }
 
     fn save(&self) -> Saved<'_, D> {
-        let kind = if self.decoupled { "adamw" } else { "adam" };
-        Saved { kind, steps: self.common.steps, moments: self.moments.save(["exp_avg", "exp_avg_sq"]) }
+        let mut settings = self.common.save();
+        settings.push(("beta1", self.betas.0.to_string()));
+        settings.push(("beta2", self.betas.1.to_string()));
+        settings.push(("eps", self.eps.to_string()));
+        let moments = [self.first.save("exp_avg"), self.second.save("exp_avg_sq")];
+        let moments = moments.into_iter().flatten().collect();
+        Saved { kind: self.kind(), steps: self.common.steps, settings, moments }
     }
 
-    fn restore(&mut self, device: &D, len: usize, kind: &str, steps: u64, moments: &[Vec<f64>]) -> Result<(), String> {
-        expect_kind(if self.decoupled { "adamw" } else { "adam" }, kind)?;
-        self.moments.restore(device, len, moments)?;
-        self.common.steps = steps;
+    fn restore(&mut self, device: &D, len: usize, saved: &Restored) -> Result<(), String> {
+        saved.expect(self.kind())?;
+        let first = Moment::restored(device, len, saved, "exp_avg")?;
+        let second = Moment::restored(device, len, saved, "exp_avg_sq")?;
+        if saved.steps > 0 && (first.0.is_none() || second.0.is_none()) {
+            return Err("it has no moments".to_owned());
+        }
+        *self = Self {
+            common: Common::restored(saved)?,
+            betas: (saved.setting("beta1")?, saved.setting("beta2")?),
+            eps: saved.setting("eps")?,
+            decoupled: self.decoupled,
+            first,
+            second,
+        };
         Ok(())
     }
 }
 
-fn expect_kind(own: &str, kind: &str) -> Result<(), String> {
-    if own == kind { Ok(()) } else { Err(format!("it was saved with the optimiser {kind}, and this is {own}")) }
+impl<D: Device> Adam<D> {
+    fn kind(&self) -> &'static str {
+        if self.decoupled { "adamw" } else { "adam" }
+    }
 }

@@ -72,9 +72,10 @@ impl Size {
     /// Rounded down: the fixed part has room for every buffer's rounding up, and so the parts of a sum never
     /// take more than the sum.
     pub const fn at(self, batch: usize, element: usize) -> usize {
-        let bytes = batch * (self.item_elements * element + self.item_bytes)
-            + self.fixed_elements * element
-            + self.fixed_bytes;
+        // More than there can be stays more than there can be: allocating it is an error.
+        let item = self.item_elements.saturating_mul(element).saturating_add(self.item_bytes);
+        let fixed = self.fixed_elements.saturating_mul(element).saturating_add(self.fixed_bytes);
+        let bytes = batch.saturating_mul(item).saturating_add(fixed);
         bytes / Self::ALIGN * Self::ALIGN
     }
 }

@@ -113,6 +113,23 @@ impl<M: Declared, D: Device> Weights<M, D> {
         Ok(())
     }
 
+    /// A copy with memory of its own.
+    ///
+    /// # Errors
+    /// The device has no memory left.
+    pub fn try_clone(&self) -> Result<Self, Error> {
+        let mut copy = Self {
+            device: self.device.clone(),
+            params: self.device.alloc(D::len(self.params()))?,
+            state: self.device.alloc(D::len(self.state()))?,
+            table: self.table.clone(),
+            runs: self.runs.clone(),
+            model: PhantomData,
+        };
+        copy.copy_from(self);
+        Ok(copy)
+    }
+
     /// Makes these weights, state included, those of another copy of the model: a target network.
     pub fn copy_from(&mut self, other: &Self) {
         self.device.copy(D::view(&other.params), D::view_mut(&mut self.params));
@@ -157,24 +174,5 @@ impl<M: Declared, D: Device> Weights<M, D> {
         let p = &self.table[i];
         let arena = if p.in_state { &mut self.state } else { &mut self.params };
         upload(&self.device, values, slice_mut::<D>(D::view_mut(arena), p.offset, p.len()));
-    }
-}
-
-impl<M: Declared, D: Device> Clone for Weights<M, D> {
-    /// A copy with memory of its own.
-    ///
-    /// # Panics
-    /// The device has no memory left.
-    fn clone(&self) -> Self {
-        let mut copy = Self {
-            device: self.device.clone(),
-            params: self.device.alloc(D::len(self.params())).expect("memory for a copy of the weights"),
-            state: self.device.alloc(D::len(self.state())).expect("memory for a copy of the weights"),
-            table: self.table.clone(),
-            runs: self.runs.clone(),
-            model: PhantomData,
-        };
-        copy.copy_from(self);
-        copy
     }
 }

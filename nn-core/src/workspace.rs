@@ -5,11 +5,12 @@ use nn_kernels::{Cpu, Device, View, ViewMut, cpu};
 
 use crate::ctx::{CallFault, Ctx, Mode};
 use crate::describe::Describe;
-use crate::dims::{Dims, MAX_LENGTHS};
+use crate::dims::MAX_LENGTHS;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layer::{Declared, Forward, Layer, Module, Vjp};
-use crate::signature::{Sig, Signature};
+use crate::loss::Rows;
+use crate::signature::{MAX_TENSORS, Sig, Signature};
 use crate::tensors::{Region, RegionRef, State, Tensor, Tensors, TensorsMut};
 use crate::weights::Weights;
 
@@ -112,43 +113,42 @@ impl<M: Declared, D: Device> Workspace<M, D> {
 
     /// How many samples `x` holds, and how long; every input must agree.
     pub(crate) fn extents(&self, x: &Tensors<'_, D>) -> Result<Extents, Error> {
-        let len = |t: Tensor<'_, D>| match t {
-            Tensor::Real(view) => D::len(view),
-            Tensor::Ids(view) => D::len(view),
-        };
-        let mut found: Option<Extents> = None;
-        for (index, (tensor, ty)) in x.iter().zip(Self::TAKES.tensors()).enumerate() {
-            let n = len(tensor);
-            let wrong = |hint: String| Error::InputLength { index, found: n, shape: ty.dims.to_string(), hint };
-            match found {
-                None => found = Some(first_extents(n, &ty.dims).ok_or_else(|| wrong(String::new()))?),
-                Some(e) if n != e.batch * ty.dims.numel_at(&e.lengths) => {
-                    return Err(wrong(format!(" of {} samples, as the first input has", e.batch)));
-                }
-                Some(_) => {}
-            }
-        }
-        let extents = found.unwrap_or(Extents { batch: 1, lengths: [0; MAX_LENGTHS] });
-        if extents.batch == 0 {
-            return Err(Error::EmptyBatch);
-        }
+        let extents = self.samples(x)?;
         if extents.batch > self.capacity {
             return Err(Error::BatchTooLarge { batch: extents.batch, capacity: self.capacity });
         }
+        check_lengths(&Self::TAKES, &extents.lengths)?;
         Ok(extents)
     }
 
-    /// How many samples `x` holds, however many there is room for.
-    pub(crate) fn samples(&self, x: &Tensors<'_, D>) -> Result<usize, Error> {
-        match self.extents(x) {
-            Ok(extents) => Ok(extents.batch),
-            Err(Error::BatchTooLarge { batch, .. }) => Ok(batch),
-            Err(other) => Err(other),
+    /// The same, however many there is room for.
+    pub(crate) fn samples(&self, x: &Tensors<'_, D>) -> Result<Extents, Error> {
+        let mut lens = [0; MAX_TENSORS];
+        for (len, tensor) in lens.iter_mut().zip(x.iter()) {
+            *len = match tensor {
+                Tensor::Real(view) => D::len(view),
+                Tensor::Ids(view) => D::len(view),
+            };
         }
+        extents_of(&Self::TAKES, &lens)
+    }
+
+    /// The rows of the output's first tensor.
+    pub(crate) fn rows(extents: &Extents) -> Rows {
+        let dims = Self::GIVES.dims(0);
+        let len = if dims.rank() == 0 { 1 } else { dims.axis_at(dims.rank() - 1, &extents.lengths) };
+        let count = extents.batch * dims.numel_at(&extents.lengths).checked_div(len).unwrap_or(0);
+        Rows { samples: extents.batch, count, len }
     }
 
     /// The samples `from..to` of `samples`.
-    pub(crate) fn part<'a>(&self, x: Tensors<'a, D>, samples: usize, from: usize, to: usize) -> Tensors<'a, D> {
+    pub(crate) fn part<'a>(
+        &self,
+        x: Tensors<'a, D>,
+        samples: usize,
+        from: usize,
+        to: usize,
+    ) -> Tensors<'a, D> {
         x.iter().fold(Tensors::EMPTY, |all, tensor| {
             all.join(match tensor {
                 Tensor::Real(view) => {
@@ -175,7 +175,6 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     where
         M: Module<D, M::In>,
     {
-        check_lengths(&Self::TAKES, &call.extents.lengths)?;
         let mut cx = call.context(device).watching(self.check_finite);
         let mut saved = match (&mut self.saved, call.keep) {
             (Some(saved), true) => Region::new(D::view_mut(saved)),
@@ -201,14 +200,23 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     }
 
     /// The output of the last forward pass, and room for its gradient.
-    pub(crate) fn output_and_gradient(&mut self, device: &D, call: Call) -> (Tensors<'_, D>, TensorsMut<'_, D>) {
+    pub(crate) fn output_and_gradient(
+        &mut self,
+        device: &D,
+        call: Call,
+    ) -> (Tensors<'_, D>, TensorsMut<'_, D>) {
         let cx = call.context(device);
         let y = RegionRef::new(D::view(&self.output)).tensors(&cx, &Self::GIVES);
         let mut region = match &mut self.gradient {
             Some(gradient) => Region::new(D::view_mut(gradient)),
             None => Region::empty(),
         };
-        (y, TensorsMut::carve_gradient(&cx, &Self::GIVES, &mut region))
+        let mut dy = TensorsMut::carve_gradient(&cx, &Self::GIVES, &mut region);
+        if Self::GIVES.len() > 1 {
+            // A loss may look at some of the outputs only.
+            dy.zero(&cx);
+        }
+        (y, dy)
     }
 
     /// Runs the vjp of the last forward pass, which kept what it needs; adds to `dparams`.
@@ -246,7 +254,9 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     }
 }
 
-impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real> Workspace<M, Cpu<E>> {
+impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real>
+    Workspace<M, Cpu<E>>
+{
     /// Infers: the output for the samples in `x`, as slices of the workspace.
     ///
     /// # Errors
@@ -264,24 +274,67 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     }
 }
 
-/// Samples and lengths from the length of the first input: with a bounded axis it is one sample.
-fn first_extents(n: usize, dims: &Dims) -> Option<Extents> {
-    let mut lengths = [0; MAX_LENGTHS];
-    if !dims.is_bounded() {
+/// Samples and lengths from the lengths of the inputs. Where an axis is bounded there is one sample, and every
+/// bounded axis has the length that makes its inputs whole.
+fn extents_of(takes: &Sig, lens: &[usize; MAX_TENSORS]) -> Result<Extents, Error> {
+    let inputs = || takes.tensors().iter().map(|t| t.dims).zip(*lens).enumerate();
+    let wrong = |index: usize, hint: String| Error::InputLength {
+        index,
+        found: lens[index],
+        shape: takes.dims(index).to_string(),
+        hint,
+    };
+    let mut extents = Extents { batch: 1, lengths: [0; MAX_LENGTHS] };
+    if takes.is_bounded() {
+        extents.lengths = lengths_of(takes, lens);
+    } else if let Some((index, (dims, n))) = inputs().next() {
         let each = dims.numel().max(1);
-        return n.is_multiple_of(each).then_some(Extents { batch: n / each, lengths });
+        if !n.is_multiple_of(each) {
+            return Err(wrong(index, String::new()));
+        }
+        extents.batch = n / each;
     }
-    let mut fixed = 1;
-    let mut tag = None;
-    for i in 0..dims.rank() {
-        match dims.axis(i).length {
-            Some(t) if tag.is_none_or(|known| known == t) => tag = Some(t),
-            Some(_) => return None,
-            None => fixed *= dims.n(i),
+    for (index, (dims, n)) in inputs() {
+        if n == 0 {
+            return Err(Error::EmptyBatch);
+        }
+        if Some(n) != dims.numel_at(&extents.lengths).checked_mul(extents.batch) {
+            let hint = match index {
+                0 => String::new(),
+                _ if takes.is_bounded() => ", given the other inputs".to_owned(),
+                _ => format!(" of {} samples, as the first input has", extents.batch),
+            };
+            return Err(wrong(index, hint));
         }
     }
-    lengths[tag? as usize] = n.checked_div(fixed)?;
-    (dims.numel_at(&lengths) == n && n > 0).then_some(Extents { batch: 1, lengths })
+    Ok(extents)
+}
+
+/// The lengths that follow from one input each, those that are known from other inputs first. What stays
+/// unknown is zero, which fits no input.
+fn lengths_of(takes: &Sig, lens: &[usize; MAX_TENSORS]) -> [usize; MAX_LENGTHS] {
+    let mut known = [None; MAX_LENGTHS];
+    for _ in 0..MAX_TENSORS {
+        for (dims, n) in takes.tensors().iter().map(|t| t.dims).zip(*lens) {
+            let (mut fixed, mut open, mut times) = (1usize, None, 0);
+            let mut clear = true;
+            for axis in (0..dims.rank()).map(|i| dims.axis(i)) {
+                match axis.length.map(|tag| (tag as usize, known[tag as usize])) {
+                    None => fixed = fixed.saturating_mul(axis.n),
+                    Some((_, Some(length))) => fixed = fixed.saturating_mul(length),
+                    Some((tag, None)) => {
+                        clear &= open.is_none_or(|other| other == tag);
+                        open = Some(tag);
+                        times += 1;
+                    }
+                }
+            }
+            if let (Some(tag), true, Some(power)) = (open, clear, n.checked_div(fixed)) {
+                known[tag] = Some((power as f64).powf(1.0 / f64::from(times)).round() as usize);
+            }
+        }
+    }
+    known.map(|length| length.unwrap_or(0))
 }
 
 /// What a call recorded, as an error with the layer's path.

@@ -3,9 +3,14 @@
 use super::isa::Available;
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
-use super::simd::{Simd, dispatch};
+use super::simd::{Simd, kernels};
 use super::{Real, reduce};
 use crate::ops::BatchNormSpec;
+
+kernels! {
+    fn sums<E>(s: BatchNormSpec, term: Term, first: usize, m: &[f64], x: &[E], g: &[E], out: &mut [f64]);
+    fn combine<E>(area: usize, c: [&[f64]; 4], a: &[E], b: &[E], out: &mut [E]);
+}
 
 /// What is summed over a channel. `m` is the channel's mean, g the gradient.
 #[derive(Clone, Copy)]
@@ -85,16 +90,14 @@ fn combine<S: Simd, E: Real>(area: usize, [m, p, q, r]: [&[f64]; 4], a: &[E], b:
 fn all_sums<E: Real>(isa: Available, s: &BatchNormSpec, term: Term, m: &[f64], x: &[E], g: &[E], out: &mut [f64]) {
     let s = *s;
     par::split(s.channels, rows_per_task(s.batch * s.area), (m, out), &|first, (m, out)| {
-        dispatch!(isa, sums::<E>(s, term, first, m, x, g, out))
+        run::sums(isa, s, term, first, m, x, g, out)
     });
 }
 
 fn combine_all<E: Real>(isa: Available, s: &BatchNormSpec, c: [&[f64]; 4], a: &[E], b: &[E], out: &mut [E]) {
     let (area, sample) = (s.area, s.channels * s.area);
     let views = (Rows(a, sample), Rows(b, sample), Rows(out, sample));
-    par::split(s.batch, rows_per_task(sample), views, &|_, (a, b, out)| {
-        dispatch!(isa, combine::<E>(area, c, a.0, b.0, out.0))
-    });
+    par::split(s.batch, rows_per_task(sample), views, &|_, (a, b, out)| run::combine(isa, area, c, a.0, b.0, out.0));
 }
 
 #[track_caller]

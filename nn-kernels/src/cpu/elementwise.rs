@@ -1,10 +1,22 @@
+use super::math::{self, sigmoid};
 use super::par::{self, GRAIN};
-use super::simd::{Simd, dispatch};
+use super::simd::{Simd, kernels};
 use super::{
     Real,
     kernels::{Kernels, given},
 };
 use crate::ops::{Binary, Unary};
+
+kernels! {
+    fn binary<E>(f: Binary, a: &[E], b: &[E], y: &mut [E]);
+    fn slope_in_place<E>(f: Unary, dy: &[E], z: &mut [E]);
+    fn scaled<E>(scale: f64, x: &[E], y: &mut [E]);
+    fn unary<E>(f: Unary, x: &[E], y: &mut [E]);
+    fn unary_slope<E>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]);
+    fn divisor_slope<E>(a: &[E], b: &[E], dy: &[E], db: &mut [E]);
+    fn add_assign<E>(x: &[E], y: &mut [E]);
+    fn all_finite<E>(x: &[E]) -> bool;
+}
 
 /// √(2/π), and the weight of the cube, in the tanh form of GELU.
 const GELU_TANH: (f64, f64) = (0.797_884_560_802_865_4, 0.044_715);
@@ -23,20 +35,20 @@ fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
                 x
             }
         }
-        Unary::Tanh => x.tanh::<S>(),
+        Unary::Tanh => math::tanh::<S, E>(x),
         Unary::Sigmoid => sigmoid::<S, E>(x),
         Unary::Silu => x * sigmoid::<S, E>(x),
-        Unary::Gelu => half * x * (one + (x * E::lit(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>()),
+        Unary::Gelu => half * x * (one + math::erf::<S, E>(x * E::lit(std::f64::consts::FRAC_1_SQRT_2))),
         Unary::GeluTanh => {
             let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
-            half * x * (one + (root * (x + cube * x * x * x)).tanh::<S>())
+            half * x * (one + math::tanh::<S, E>(root * (x + cube * x * x * x)))
         }
         Unary::Mish => x * mish_tanh::<S, E>(x).0,
         Unary::Elu => {
             if x > E::ZERO {
                 x
             } else {
-                x.exp_m1::<S>()
+                math::exp_m1::<S, E>(x)
             }
         }
         Unary::Affine { scale, shift } => x.mul_add::<S>(E::lit(scale), E::lit(shift)),
@@ -66,14 +78,14 @@ fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
             s * (one + x * (one - s))
         }
         Unary::Gelu => {
-            let cdf = half * (one + (x * E::lit(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>());
+            let cdf = half * (one + math::erf::<S, E>(x * E::lit(std::f64::consts::FRAC_1_SQRT_2)));
             // 1/√(2π).
-            let pdf = E::lit(0.398_942_280_401_432_7) * (-half * x * x).exp::<S>();
+            let pdf = E::lit(0.398_942_280_401_432_7) * math::exp::<S, E>(-half * x * x);
             x.mul_add::<S>(pdf, cdf)
         }
         Unary::GeluTanh => {
             let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
-            let t = (root * (x + cube * x * x * x)).tanh::<S>();
+            let t = math::tanh::<S, E>(root * (x + cube * x * x * x));
             let inner = root * (one + E::lit(3.0) * cube * x * x);
             // 1 − t² is 0 far out, where x·inner may be infinite: their product must be 0, not NaN.
             let tail = one - t * t;
@@ -88,7 +100,7 @@ fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
             if x > E::ZERO {
                 one
             } else {
-                x.exp::<S>()
+                math::exp::<S, E>(x)
             }
         }
         Unary::Affine { scale, .. } => E::lit(scale),
@@ -96,19 +108,12 @@ fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
     }
 }
 
-/// 1 / (1 + e⁻ˣ), without overflow on either side.
-#[inline(always)]
-fn sigmoid<S: Simd, E: Real>(x: E) -> E {
-    let e = (-x.abs()).exp::<S>();
-    (if x < E::ZERO { e } else { E::ONE }) / (E::ONE + e)
-}
-
 /// t = tanh(log(1 + eˣ)) and 1 − t². With w = eˣ(eˣ + 2), t is w / (w + 2).
 #[inline(always)]
 fn mish_tanh<S: Simd, E: Real>(x: E) -> (E, E) {
     // Beyond 20, t is 1 in double precision.
     let far = x > E::lit(20.0);
-    let e = (if far { E::lit(20.0) } else { x }).exp::<S>();
+    let e = math::exp::<S, E>(if far { E::lit(20.0) } else { x });
     let w = e * (e + E::lit(2.0));
     let r = E::ONE / (w + E::lit(2.0));
     if far { (E::ONE, E::ZERO) } else { (w * r, E::lit(4.0) * (w + E::ONE) * r * r) }
@@ -214,12 +219,18 @@ fn scaled<S: Simd, E: Real>(scale: f64, x: &[E], y: &mut [E]) {
 
 #[inline(always)]
 fn binary<S: Simd, E: Real>(f: Binary, a: &[E], b: &[E], y: &mut [E]) {
-    let both = y.iter_mut().zip(a.iter().zip(b));
+    macro_rules! each {
+        ($op:tt) => {
+            for (y, (&a, &b)) in y.iter_mut().zip(a.iter().zip(b)) {
+                *y = a $op b;
+            }
+        };
+    }
     match f {
-        Binary::Add => both.for_each(|(y, (&a, &b))| *y = a + b),
-        Binary::Sub => both.for_each(|(y, (&a, &b))| *y = a - b),
-        Binary::Mul => both.for_each(|(y, (&a, &b))| *y = a * b),
-        Binary::Div => both.for_each(|(y, (&a, &b))| *y = a / b),
+        Binary::Add => each!(+),
+        Binary::Sub => each!(-),
+        Binary::Mul => each!(*),
+        Binary::Div => each!(/),
     }
 }
 
@@ -248,18 +259,18 @@ fn all_finite<S: Simd, E: Real>(x: &[E]) -> bool {
 impl<E: Real> Kernels<E> {
     pub(crate) fn two_operands(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
         let isa = self.isa;
-        par::split(y.len(), GRAIN, (a, b, y), &|_, (a, b, y)| dispatch!(isa, binary::<E>(f, a, b, y)));
+        par::split(y.len(), GRAIN, (a, b, y), &|_, (a, b, y)| run::binary(isa, f, a, b, y));
     }
 
     /// z = f′(z)·dy, for functions whose derivative needs the input.
     pub(crate) fn slope_in_place(&self, f: Unary, dy: &[E], z: &mut [E]) {
         let isa = self.isa;
-        par::split(z.len(), GRAIN, (dy, z), &|_, (dy, z)| dispatch!(isa, slope_in_place::<E>(f, dy, z)));
+        par::split(z.len(), GRAIN, (dy, z), &|_, (dy, z)| run::slope_in_place(isa, f, dy, z));
     }
 
     pub(crate) fn scale_into(&self, scale: f64, x: &[E], y: &mut [E]) {
         let isa = self.isa;
-        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, scaled::<E>(scale, x, y)));
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| run::scaled(isa, scale, x, y));
     }
 }
 
@@ -267,7 +278,7 @@ impl<E: Real> Kernels<E> {
     pub(crate) fn unary(&self, f: Unary, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "unary: x and y differ in length");
         let isa = self.isa;
-        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, unary::<E>(f, x, y)));
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| run::unary(isa, f, x, y));
     }
 
     pub(crate) fn unary_vjp(&self, f: Unary, x: &[E], y: &[E], dy: &[E], dx: &mut [E]) {
@@ -279,9 +290,7 @@ impl<E: Real> Kernels<E> {
         };
         assert_eq!(known.len(), dx.len(), "unary_vjp: the operand that {f:?} needs and dx differ in length");
         let isa = self.isa;
-        par::split(dx.len(), GRAIN, (known, dy, dx), &|_, (known, dy, dx)| {
-            dispatch!(isa, unary_slope::<E>(f, known, dy, dx))
-        });
+        par::split(dx.len(), GRAIN, (known, dy, dx), &|_, (known, dy, dx)| run::unary_slope(isa, f, known, dy, dx));
     }
 
     pub(crate) fn binary(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
@@ -317,7 +326,7 @@ impl<E: Real> Kernels<E> {
                 Binary::Div => {
                     let isa = self.isa;
                     par::split(db.len(), GRAIN, (a, b, dy, db), &|_, (a, b, dy, db)| {
-                        dispatch!(isa, divisor_slope::<E>(a, b, dy, db))
+                        run::divisor_slope(isa, a, b, dy, db)
                     });
                 }
             }
@@ -327,7 +336,7 @@ impl<E: Real> Kernels<E> {
     pub(crate) fn add_assign(&self, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "add_assign: x and y differ in length");
         let isa = self.isa;
-        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, add_assign::<E>(x, y)));
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| run::add_assign(isa, x, y));
     }
 
     pub(crate) fn fill(&self, value: f64, y: &mut [E]) {
@@ -340,6 +349,6 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn all_finite(&self, x: &[E]) -> bool {
-        dispatch!(self.isa, all_finite::<E>(x))
+        run::all_finite(self.isa, x)
     }
 }

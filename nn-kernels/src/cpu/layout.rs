@@ -1,8 +1,13 @@
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
-use super::simd::{Simd, dispatch};
+use super::simd::{Simd, kernels};
 use super::{Real, kernels::Kernels};
 use crate::ops::{Block, PermuteSpec, RopeSpec};
+
+kernels! {
+    fn permute<E>(loops: Loops, x: &[E], y: &mut [E]);
+    fn rope<E>(s: RopeSpec, inverse: bool, first: usize, frequencies: &[f64], x: &[E], y: &mut [E]);
+}
 
 /// A sample's reordering as loops: for each axis of the result how long it is and how far its neighbours are
 /// apart in the input. Axes that stay neighbours are one.
@@ -137,7 +142,7 @@ impl<E: Real> Kernels<E> {
         if sample > 0 {
             let (isa, loops) = (self.isa, Loops::new(s));
             par::split(rows, rows_per_task(sample), (Rows(x, sample), Rows(y, sample)), &|_, (x, y)| {
-                dispatch!(isa, permute::<E>(loops, x.0, y.0))
+                run::permute(isa, loops, x.0, y.0)
             });
         }
     }
@@ -157,7 +162,7 @@ impl<E: Real> Kernels<E> {
         // An angle costs some ten times a product.
         let grain = (rows_per_task(token) / 10).max(1);
         par::split(s.rows, grain, (Rows(x, token), Rows(y, token)), &|first, (x, y)| {
-            dispatch!(isa, rope::<E>(s, inverse, first, frequencies, x.0, y.0))
+            run::rope(isa, s, inverse, first, frequencies, x.0, y.0)
         });
     }
 }

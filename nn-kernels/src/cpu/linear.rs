@@ -18,7 +18,7 @@ fn check<E>(name: &str, s: &LinearSpec, x: &[E], w: &[E], y: usize, b: Option<us
 impl<E: Real> Kernels<E> {
     pub(crate) fn affine(&self, s: &LinearSpec, act: Unary, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E]) {
         let start = b.map_or(Start::Zero, Start::Row);
-        gemm::product(self.isa, Mat::new(x, s.rows, s.inputs), &weight(s, w), start, act, y, s.outputs);
+        gemm::matrices(self.isa, Mat::new(x, s.rows, s.inputs), weight(s, w), start, act, y);
     }
 }
 
@@ -60,13 +60,13 @@ impl<E: Real> Kernels<E> {
         let z = Mat::new(dz, s.rows, s.outputs);
         if let Some(dx) = dx {
             assert_eq!(dx.len(), x.len(), "linear_vjp: dx and x differ in length");
-            gemm::product(self.isa, z, &weight(s, w).t(), Start::Zero, Unary::Identity, dx, s.inputs);
+            gemm::matrices(self.isa, z, weight(s, w).t(), Start::Zero, Unary::Identity, dx);
         }
         if let Some(dw) = dw {
             assert_eq!(dw.len(), w.len(), "linear_vjp: dw and w differ in length");
             let x = Mat::new(x, s.rows, s.inputs);
-            let (a, b, cols) = if s.transposed { (z.t(), x, s.inputs) } else { (x.t(), z, s.outputs) };
-            gemm::product(self.isa, a, &b, Start::Add, Unary::Identity, dw, cols);
+            let (a, b) = if s.transposed { (z.t(), x) } else { (x.t(), z) };
+            gemm::matrices(self.isa, a, b, Start::Add, Unary::Identity, dw);
         }
         if let Some(db) = db {
             assert_eq!(db.len(), s.outputs, "linear_vjp: db is not outputs");

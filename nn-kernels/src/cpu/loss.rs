@@ -1,8 +1,14 @@
 use super::norm::rows_of;
 use super::par::{self, GRAIN, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
-use super::{Real, kernels::Kernels, reduce};
+use super::simd::{Simd, kernels};
+use super::{Real, kernels::Kernels, math, reduce};
 use crate::ops::Reduction;
+
+kernels! {
+    fn difference<E>(scale: f64, x: &[E], target: &[E], dx: &mut [E]);
+    fn squared<E>(x: &[E], target: &[E]) -> f64;
+    fn cross_entropy<E>(c: CrossEntropy, x: &[E], target: &[u32], dx: Option<&mut [E]>) -> f64;
+}
 
 #[inline(always)]
 fn squared<S: Simd, E: Real>(x: &[E], target: &[E]) -> f64 {
@@ -42,8 +48,7 @@ fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx:
         let hit = x[target as usize].to_f64();
         let max = reduce::max(x);
         let share = c.smoothing / c.classes as f64;
-        let exp = |v: f64| (E::from_f64(v) - max).exp::<S>().to_f64();
-        let sum = reduce::sum(x, exp);
+        let sum = reduce::sum(x, |v| exp::<S, E>(E::from_f64(v) - max));
         let log = max.to_f64() + sum.ln();
         total += (1.0 - c.smoothing) * (log - hit);
         if share != 0.0 {
@@ -51,13 +56,19 @@ fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx:
         }
         if let Some(dx) = dx {
             for (dx, x) in dx.iter_mut().zip(x) {
-                *dx = E::from_f64(c.scale * (exp(x.to_f64()) / sum - share));
+                *dx = E::from_f64(c.scale * (exp::<S, E>(*x - max) / sum - share));
             }
-            let p = exp(hit) / sum;
+            let p = exp::<S, E>(x[target as usize] - max) / sum;
             dx[target as usize] = E::from_f64(c.scale * (p - share - (1.0 - c.smoothing)));
         }
     }
     total
+}
+
+/// eˣ of an element, in double precision.
+#[inline(always)]
+fn exp<S: Simd, E: Real>(x: E) -> f64 {
+    math::exp::<S, E>(x).to_f64()
 }
 
 impl<E: Real> Kernels<E> {
@@ -71,10 +82,10 @@ impl<E: Real> Kernels<E> {
         if let Some(dx) = dx {
             assert_eq!(dx.len(), x.len(), "mse: dx and x differ in length");
             par::split(x.len(), GRAIN, (x, target, dx), &|_, (x, target, dx)| {
-                dispatch!(isa, difference::<E>(2.0 * share, x, target, dx))
+                run::difference(isa, 2.0 * share, x, target, dx)
             });
         }
-        share * par::sum(x.len(), GRAIN, (x, target), &|(x, target)| dispatch!(isa, squared::<E>(x, target)))
+        share * par::sum(x.len(), GRAIN, (x, target), &|(x, target)| run::squared(isa, x, target))
     }
 
     pub(crate) fn cross_entropy(
@@ -105,7 +116,7 @@ impl<E: Real> Kernels<E> {
         let views = (Rows(x, classes), target, dx.map(|dx| Rows(dx, classes)));
         let sum = par::sum(rows, rows_per_task(classes), views, &|(x, target, dx)| {
             let dx = dx.map(|dx| dx.0);
-            dispatch!(isa, cross_entropy::<E>(c, x.0, target, dx))
+            run::cross_entropy(isa, c, x.0, target, dx)
         });
         Ok(scale * sum)
     }

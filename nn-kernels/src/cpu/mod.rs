@@ -11,6 +11,7 @@ mod kernels;
 mod memory;
 
 mod par;
+#[allow(clippy::excessive_precision, reason = "coefficients have the digits they were made with")]
 mod real;
 mod reduce;
 mod scratch;
@@ -19,6 +20,7 @@ mod vector;
 
 mod batch_norm;
 mod conv;
+mod depthwise;
 mod elementwise;
 mod gemm;
 mod layout;

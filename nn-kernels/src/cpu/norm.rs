@@ -1,8 +1,23 @@
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
-use super::simd::{Simd, dispatch};
-use super::{Real, batch_norm, kernels::Kernels, reduce};
+use super::simd::{Simd, kernels};
+use super::{Real, batch_norm, kernels::Kernels, math, reduce};
 use crate::ops::BatchNormSpec;
+
+kernels! {
+    fn column_sums<E>(cols: usize, first: usize, x: &[E], y: &mut [E]);
+    fn layer_norm<E>(cols: usize, eps: f64, x: &[E], gamma: Option<&[E]>, beta: Option<&[E]>, y: &mut [E], stats: Option<&mut [E]>);
+    fn row_means<E>(cols: usize, x: &[E], means: &mut [f64]);
+    fn layer_norm_dx<E>(cols: usize, x: &[E], gamma: Option<&[E]>, means: &[f64], stats: &[E], dy: &[E], dx: &mut [E]);
+    fn layer_norm_dgamma<E>(cols: usize, first: usize, x: &[E], means: &[f64], stats: &[E], dy: &[E], dgamma: &mut [E]);
+    fn rms_norm<E>(cols: usize, eps: f64, x: &[E], gamma: Option<&[E]>, y: &mut [E], stats: Option<&mut [E]>);
+    fn rms_norm_dx<E>(cols: usize, x: &[E], gamma: Option<&[E]>, stats: &[E], dy: &[E], dx: &mut [E]);
+    fn rms_norm_dgamma<E>(cols: usize, first: usize, x: &[E], stats: &[E], dy: &[E], dgamma: &mut [E]);
+    fn softmax<E>(cols: usize, x: &[E], y: &mut [E]);
+    fn softmax_vjp<E>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]);
+    fn log_softmax<E>(cols: usize, x: &[E], y: &mut [E]);
+    fn log_softmax_vjp<E>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]);
+}
 
 type RowsMut<'a, E> = Rows<&'a mut [E]>;
 
@@ -18,17 +33,27 @@ fn moments<E: Real>(eps: f64, x: &[E]) -> (f64, f64) {
 /// y = (x − mean)·rstd·γ + β. In double precision, or a large mean would leave only its rounding.
 #[inline(always)]
 fn affine_row<E: Real>(mean: f64, rstd: f64, x: &[E], gamma: Option<&[E]>, beta: Option<&[E]>, y: &mut [E]) {
-    let normal = |x: E| (x.to_f64() - mean) * rstd;
-    let both = y.iter_mut().zip(x);
     match (gamma, beta) {
-        (None, None) => both.for_each(|(y, &x)| *y = E::from_f64(normal(x))),
-        (Some(gamma), None) => {
-            both.zip(gamma).for_each(|((y, &x), g)| *y = E::from_f64(normal(x) * g.to_f64()));
+        (None, None) => {
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = E::from_f64((x.to_f64() - mean) * rstd);
+            }
         }
-        (None, Some(beta)) => both.zip(beta).for_each(|((y, &x), b)| *y = E::from_f64(normal(x) + b.to_f64())),
-        (Some(gamma), Some(beta)) => both
-            .zip(gamma.iter().zip(beta))
-            .for_each(|((y, &x), (g, b))| *y = E::from_f64(normal(x) * g.to_f64() + b.to_f64())),
+        (Some(gamma), None) => {
+            for ((y, x), g) in y.iter_mut().zip(x).zip(gamma) {
+                *y = E::from_f64((x.to_f64() - mean) * rstd * g.to_f64());
+            }
+        }
+        (None, Some(beta)) => {
+            for ((y, x), b) in y.iter_mut().zip(x).zip(beta) {
+                *y = E::from_f64((x.to_f64() - mean) * rstd + b.to_f64());
+            }
+        }
+        (Some(gamma), Some(beta)) => {
+            for (((y, x), g), b) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
+                *y = E::from_f64((x.to_f64() - mean) * rstd * g.to_f64() + b.to_f64());
+            }
+        }
     }
 }
 
@@ -36,7 +61,6 @@ fn affine_row<E: Real>(mean: f64, rstd: f64, x: &[E], gamma: Option<&[E]>, beta:
 #[inline(always)]
 fn slope_row<E: Real>(centred: bool, mean: f64, rstd: f64, x: &[E], gamma: Option<&[E]>, dy: &[E], dx: &mut [E]) {
     let n = x.len() as f64;
-    // g goes to dx first; rounding it there would cost precision, so it is made again where it is used.
     let (sum, product) = match gamma {
         None => (reduce::sum(dy, |g| g), reduce::sum2(x, dy, |x, g| (x - mean) * g)),
         Some(gamma) => {
@@ -45,12 +69,16 @@ fn slope_row<E: Real>(centred: bool, mean: f64, rstd: f64, x: &[E], gamma: Optio
     };
     let shift = if centred { sum / n } else { 0.0 };
     let pull = rstd * rstd * product / n;
-    let slope = |x: E, g: f64| E::from_f64(rstd * (g - shift - (x.to_f64() - mean) * pull));
-    let both = dx.iter_mut().zip(x.iter().zip(dy));
     match gamma {
-        None => both.for_each(|(dx, (&x, g))| *dx = slope(x, g.to_f64())),
+        None => {
+            for ((dx, x), g) in dx.iter_mut().zip(x).zip(dy) {
+                *dx = E::from_f64(rstd * (g.to_f64() - shift - (x.to_f64() - mean) * pull));
+            }
+        }
         Some(gamma) => {
-            both.zip(gamma).for_each(|((dx, (&x, g)), w)| *dx = slope(x, w.to_f64() * g.to_f64()));
+            for (((dx, x), g), w) in dx.iter_mut().zip(x).zip(dy).zip(gamma) {
+                *dx = E::from_f64(rstd * (w.to_f64() * g.to_f64() - shift - (x.to_f64() - mean) * pull));
+            }
         }
     }
 }
@@ -162,10 +190,12 @@ fn softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
     for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
         let max = reduce::max(x);
         for (y, &x) in y.iter_mut().zip(x) {
-            *y = (x - max).exp::<S>();
+            *y = math::exp::<S, E>(x - max);
         }
         let scale = E::from_f64(1.0 / reduce::sum(y, |v| v));
-        y.iter_mut().for_each(|y| *y = *y * scale);
+        for y in y {
+            *y = *y * scale;
+        }
     }
 }
 
@@ -185,7 +215,7 @@ fn log_softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
     for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
         let max = reduce::max(x);
         for (y, &x) in y.iter_mut().zip(x) {
-            *y = (x - max).exp::<S>();
+            *y = math::exp::<S, E>(x - max);
         }
         let log = max.to_f64() + reduce::sum(y, |v| v).ln();
         for (y, x) in y.iter_mut().zip(x) {
@@ -200,7 +230,7 @@ fn log_softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E
     for ((y, dy), dx) in rows {
         let sum = E::from_f64(reduce::sum(dy, |g| g));
         for ((dx, &y), &g) in dx.iter_mut().zip(y).zip(dy) {
-            *dx = g - y.exp::<S>() * sum;
+            *dx = g - math::exp::<S, E>(y) * sum;
         }
     }
 }
@@ -222,9 +252,7 @@ impl<E: Real> Kernels<E> {
     /// y[j] += Σ over rows of x, each column in the order of its rows.
     pub(crate) fn add_column_sums(&self, cols: usize, x: &[E], y: &mut [E]) {
         let isa = self.isa;
-        par::split(cols, rows_per_task(x.len() / cols.max(1)), y, &|first, y| {
-            dispatch!(isa, column_sums::<E>(cols, first, x, y))
-        });
+        par::split(cols, rows_per_task(x.len() / cols.max(1)), y, &|first, y| run::column_sums(isa, cols, first, x, y));
     }
 
     /// Calls `f` with pieces of rows of `x` and `y`.
@@ -273,7 +301,7 @@ impl<E: Real> Kernels<E> {
         let views = (Rows(x, cols), Rows(y, cols), stats.map(|stats| Rows(stats, 2)));
         par::split(rows, rows_per_task(cols), views, &|_, (x, y, stats)| {
             let stats = stats.map(|stats| stats.0);
-            dispatch!(isa, layer_norm::<E>(cols, eps, x.0, gamma, beta, y.0, stats))
+            run::layer_norm(isa, cols, eps, x.0, gamma, beta, y.0, stats)
         });
     }
 
@@ -295,20 +323,20 @@ impl<E: Real> Kernels<E> {
         let isa = self.isa;
         let mut means = Scratch::<f64>::new(rows);
         par::split(rows, rows_per_task(cols), (Rows(x, cols), &mut means[..]), &|_, (x, means)| {
-            dispatch!(isa, row_means::<E>(cols, x.0, means))
+            run::row_means(isa, cols, x.0, means)
         });
         let means = &means[..];
         if let Some(dx) = dx {
             check("layer_norm_vjp", "dx", dx.len(), x.len());
             let views = (Rows(x, cols), means, Rows(stats, 2), Rows(dy, cols), Rows(dx, cols));
             par::split(rows, rows_per_task(cols), views, &|_, (x, means, stats, dy, dx)| {
-                dispatch!(isa, layer_norm_dx::<E>(cols, x.0, gamma, means, stats.0, dy.0, dx.0))
+                run::layer_norm_dx(isa, cols, x.0, gamma, means, stats.0, dy.0, dx.0)
             });
         }
         if let Some(dgamma) = dgamma {
             check("layer_norm_vjp", "dgamma", dgamma.len(), cols);
             par::split(cols, rows_per_task(rows), dgamma, &|first, dgamma| {
-                dispatch!(isa, layer_norm_dgamma::<E>(cols, first, x, means, stats, dy, dgamma))
+                run::layer_norm_dgamma(isa, cols, first, x, means, stats, dy, dgamma)
             });
         }
         if let Some(dbeta) = dbeta {
@@ -334,7 +362,7 @@ impl<E: Real> Kernels<E> {
         }
         let isa = self.isa;
         par::split(rows, rows_per_task(cols), (Rows(x, cols), Rows(y, cols), stats), &|_, (x, y, stats)| {
-            dispatch!(isa, rms_norm::<E>(cols, eps, x.0, gamma, y.0, stats))
+            run::rms_norm(isa, cols, eps, x.0, gamma, y.0, stats)
         });
     }
 
@@ -357,13 +385,13 @@ impl<E: Real> Kernels<E> {
             check("rms_norm_vjp", "dx", dx.len(), x.len());
             let views = (Rows(x, cols), stats, Rows(dy, cols), Rows(dx, cols));
             par::split(rows, rows_per_task(cols), views, &|_, (x, stats, dy, dx)| {
-                dispatch!(isa, rms_norm_dx::<E>(cols, x.0, gamma, stats, dy.0, dx.0))
+                run::rms_norm_dx(isa, cols, x.0, gamma, stats, dy.0, dx.0)
             });
         }
         if let Some(dgamma) = dgamma {
             check("rms_norm_vjp", "dgamma", dgamma.len(), cols);
             par::split(cols, rows_per_task(rows), dgamma, &|first, dgamma| {
-                dispatch!(isa, rms_norm_dgamma::<E>(cols, first, x, stats, dy, dgamma))
+                run::rms_norm_dgamma(isa, cols, first, x, stats, dy, dgamma)
             });
         }
     }
@@ -422,7 +450,7 @@ impl<E: Real> Kernels<E> {
         rows_of("softmax", cols, x);
         check("softmax", "y", y.len(), x.len());
         let isa = self.isa;
-        self.by_rows(cols, x, y, |x, y| dispatch!(isa, softmax::<E>(cols, x, y)));
+        self.by_rows(cols, x, y, |x, y| run::softmax(isa, cols, x, y));
     }
 
     pub(crate) fn softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
@@ -430,14 +458,14 @@ impl<E: Real> Kernels<E> {
         check("softmax_vjp", "dy", dy.len(), y.len());
         check("softmax_vjp", "dx", dx.len(), y.len());
         let isa = self.isa;
-        self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| dispatch!(isa, softmax_vjp::<E>(cols, y, dy, dx)));
+        self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| run::softmax_vjp(isa, cols, y, dy, dx));
     }
 
     pub(crate) fn log_softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
         rows_of("log_softmax", cols, x);
         check("log_softmax", "y", y.len(), x.len());
         let isa = self.isa;
-        self.by_rows(cols, x, y, |x, y| dispatch!(isa, log_softmax::<E>(cols, x, y)));
+        self.by_rows(cols, x, y, |x, y| run::log_softmax(isa, cols, x, y));
     }
 
     pub(crate) fn log_softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
@@ -445,6 +473,6 @@ impl<E: Real> Kernels<E> {
         check("log_softmax_vjp", "dy", dy.len(), y.len());
         check("log_softmax_vjp", "dx", dx.len(), y.len());
         let isa = self.isa;
-        self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| dispatch!(isa, log_softmax_vjp::<E>(cols, y, dy, dx)));
+        self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| run::log_softmax_vjp(isa, cols, y, dy, dx));
     }
 }

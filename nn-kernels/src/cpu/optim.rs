@@ -1,7 +1,15 @@
 use super::par::{self, GRAIN};
-use super::simd::{Simd, dispatch};
+use super::simd::{Simd, kernels};
 use super::{Real, kernels::Kernels, reduce};
 use crate::ops::{AdamSpec, SgdSpec};
+
+kernels! {
+    fn sgd<E>(s: SgdSpec, p: &mut [E], g: &[E]);
+    fn sgd_momentum<E>(s: SgdSpec, p: &mut [E], g: &[E], velocity: &mut [E]);
+    fn adam<E>(s: AdamSpec, p: &mut [E], g: &[E], m: &mut [E], v: &mut [E]);
+    fn squares<E>(x: &[E]) -> f64;
+    fn lerp<E>(tau: f64, x: &[E], target: &mut [E]);
+}
 
 #[inline(always)]
 fn sgd<S: Simd, E: Real>(s: SgdSpec, p: &mut [E], g: &[E]) {
@@ -57,10 +65,10 @@ impl<E: Real> Kernels<E> {
         assert_eq!(g.len(), p.len(), "sgd: g and p differ in length");
         let (isa, s) = (self.isa, *s);
         if s.momentum == 0.0 {
-            par::split(p.len(), GRAIN, (p, g), &|_, (p, g)| dispatch!(isa, sgd::<E>(s, p, g)));
+            par::split(p.len(), GRAIN, (p, g), &|_, (p, g)| run::sgd(isa, s, p, g));
         } else {
             assert_eq!(velocity.len(), p.len(), "sgd: velocity and p differ in length");
-            par::split(p.len(), GRAIN, (p, g, velocity), &|_, (p, g, v)| dispatch!(isa, sgd_momentum::<E>(s, p, g, v)));
+            par::split(p.len(), GRAIN, (p, g, velocity), &|_, (p, g, v)| run::sgd_momentum(isa, s, p, g, v));
         }
     }
 
@@ -70,17 +78,17 @@ impl<E: Real> Kernels<E> {
         assert_eq!(v.len(), p.len(), "adam: v and p differ in length");
         assert!(s.step > 0, "adam: steps are counted from 1");
         let (isa, s) = (self.isa, *s);
-        par::split(p.len(), GRAIN, (p, g, m, v), &|_, (p, g, m, v)| dispatch!(isa, adam::<E>(s, p, g, m, v)));
+        par::split(p.len(), GRAIN, (p, g, m, v), &|_, (p, g, m, v)| run::adam(isa, s, p, g, m, v));
     }
 
     pub(crate) fn sum_of_squares(&self, x: &[E]) -> f64 {
         let isa = self.isa;
-        par::sum(x.len(), GRAIN, x, &|x| dispatch!(isa, squares::<E>(x)))
+        par::sum(x.len(), GRAIN, x, &|x| run::squares(isa, x))
     }
 
     pub(crate) fn lerp(&self, tau: f64, x: &[E], target: &mut [E]) {
         assert_eq!(x.len(), target.len(), "lerp: x and target differ in length");
         let isa = self.isa;
-        par::split(x.len(), GRAIN, (x, target), &|_, (x, target)| dispatch!(isa, lerp::<E>(tau, x, target)));
+        par::split(x.len(), GRAIN, (x, target), &|_, (x, target)| run::lerp(isa, tau, x, target));
     }
 }

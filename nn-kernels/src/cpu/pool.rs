@@ -1,9 +1,16 @@
 use std::ops::Range;
 
 use super::par::{self, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
+use super::simd::{Simd, kernels};
 use super::{Real, kernels::Kernels};
 use crate::ops::Pool2dSpec;
+
+kernels! {
+    fn max_pool<E>(s: Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>);
+    fn max_pool_vjp<E>(s: Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]);
+    fn avg_pool<E>(s: Pool2dSpec, x: &[E], y: &mut [E]);
+    fn avg_pool_vjp<E>(s: Pool2dSpec, dy: &[E], dx: &mut [E]);
+}
 
 /// The part of window `i` along an axis that lies in the image.
 #[inline(always)]
@@ -119,7 +126,7 @@ impl<E: Real> Kernels<E> {
         let views = (Rows(x, inputs), Rows(y, outputs), argmax.map(|argmax| Rows(argmax, outputs)));
         par::split(s.planes, rows_per_task(inputs), views, &|_, (x, y, argmax)| {
             let argmax = argmax.map(|argmax| argmax.0);
-            dispatch!(isa, max_pool::<E>(s, x.0, y.0, argmax))
+            run::max_pool(isa, s, x.0, y.0, argmax)
         });
     }
 
@@ -129,7 +136,7 @@ impl<E: Real> Kernels<E> {
         let (isa, s) = (self.isa, *s);
         let views = (Rows(argmax, outputs), Rows(dy, outputs), Rows(dx, inputs));
         par::split(s.planes, rows_per_task(inputs), views, &|_, (argmax, dy, dx)| {
-            dispatch!(isa, max_pool_vjp::<E>(s, argmax.0, dy.0, dx.0))
+            run::max_pool_vjp(isa, s, argmax.0, dy.0, dx.0)
         });
     }
 
@@ -137,7 +144,7 @@ impl<E: Real> Kernels<E> {
         let (inputs, outputs) = check("avg_pool2d", s, x.len(), y.len());
         let (isa, s) = (self.isa, *s);
         par::split(s.planes, rows_per_task(inputs), (Rows(x, inputs), Rows(y, outputs)), &|_, (x, y)| {
-            dispatch!(isa, avg_pool::<E>(s, x.0, y.0))
+            run::avg_pool(isa, s, x.0, y.0)
         });
     }
 
@@ -145,7 +152,7 @@ impl<E: Real> Kernels<E> {
         let (inputs, outputs) = check("avg_pool2d_vjp", s, dx.len(), dy.len());
         let (isa, s) = (self.isa, *s);
         par::split(s.planes, rows_per_task(inputs), (Rows(dy, outputs), Rows(dx, inputs)), &|_, (dy, dx)| {
-            dispatch!(isa, avg_pool_vjp::<E>(s, dy.0, dx.0))
+            run::avg_pool_vjp(isa, s, dy.0, dx.0)
         });
     }
 }

@@ -1,8 +1,12 @@
 use super::par::{self, GRAIN};
-use super::simd::{Simd, dispatch};
+use super::simd::{Simd, kernels};
 use super::{Real, kernels::Kernels};
 use crate::ops::Stream;
 use crate::philox::philox4x32;
+
+kernels! {
+    fn dropout<E>(s: Stream, rate: f64, first: usize, x: &[E], y: &mut [E]);
+}
 
 /// Words 4·block and on of a stream: one for each element.
 #[inline(always)]
@@ -43,8 +47,8 @@ impl<E: Real> Kernels<E> {
         let (x, x_rest) = x.split_at(4 * whole);
         let (y, y_rest) = y.split_at_mut(4 * whole);
         par::split(whole, GRAIN / 16, (par::Rows(x, 4), par::Rows(y, 4)), &|first, (x, y)| {
-            dispatch!(isa, dropout::<E>(stream, rate, 4 * first, x.0, y.0))
+            run::dropout(isa, stream, rate, 4 * first, x.0, y.0)
         });
-        dispatch!(isa, dropout::<E>(stream, rate, 4 * whole, x_rest, y_rest));
+        run::dropout(isa, stream, rate, 4 * whole, x_rest, y_rest);
     }
 }

@@ -1,6 +1,10 @@
 use super::par::{self, GRAIN, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
+use super::simd::{Simd, kernels};
 use super::{Real, kernels::Kernels};
+
+kernels! {
+    fn scatter_add<E>(cols: usize, first: usize, ids: &[u32], dy: &[E], dtable: &mut [E]);
+}
 
 /// Adds to the rows of the table from `first` on, as many as `dtable` has.
 #[inline(always)]
@@ -44,7 +48,7 @@ impl<E: Real> Kernels<E> {
         // Each task looks through all ids for those of its rows, so there are few tasks.
         let grain = if dy.len() < GRAIN { rows } else { rows.div_ceil(4 * par::threads()) };
         par::split(rows, grain, Rows(dtable, cols), &|first, dtable| {
-            dispatch!(isa, scatter_add::<E>(cols, first, ids, dy, dtable.0))
+            run::scatter_add(isa, cols, first, ids, dy, dtable.0)
         });
     }
 }

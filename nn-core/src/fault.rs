@@ -126,6 +126,12 @@ impl Rule {
         Self { out, fault: Some(Fault::of_input(given.write(text.str(", but it is given ")))) }
     }
 
+    /// The rule of a layer that keeps its input's shape: after a fault it can't be known which of the two is
+    /// wrong, and what follows is silent.
+    pub const fn keeping(self) -> Self {
+        if self.fault.is_some() { Self { out: Sig::POISON, ..self } } else { self }
+    }
+
     /// The layer's arguments are checked first: an impossible one is a fault of this layer.
     pub const fn check_args(label: &Text, args: &[Extent]) -> Option<Self> {
         let mut i = 0;

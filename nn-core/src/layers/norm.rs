@@ -47,7 +47,7 @@ impl<D: Dim, EPS: Real> Params for LayerNormOf<D, EPS> {
 impl<X: Signature, D: Dim, EPS: Real> Layer<X> for LayerNormOf<D, EPS> {
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT),
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT).keeping(),
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)).saturating_mul(2));
@@ -111,7 +111,7 @@ impl<D: Dim, EPS: Real> Params for RMSNormOf<D, EPS> {
 impl<X: Signature, D: Dim, EPS: Real> Layer<X> for RMSNormOf<D, EPS> {
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT),
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT).keeping(),
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)));

@@ -58,11 +58,13 @@ impl Arithmetic<'_> {
             });
             quote! {
                 impl #params __nn::Uses for #own #args {
-                    const FIELDS: Option<&'static [&'static str]> = Some(&[#(#used),*]);
+                    const FIELDS: ::core::option::Option<&'static [&'static str]> =
+                        ::core::option::Option::Some(&[#(#used),*]);
                 }
             }
         });
         let checks = self.checks();
+        let macros = consts.macros();
 
         quote! {
             #[allow(non_camel_case_types, reason = "`__nn_` keeps these names from meeting the user's")]
@@ -110,6 +112,7 @@ impl Arithmetic<'_> {
                     type Out = #gives;
                 }
                 #uses
+                #macros
                 #checks
             };
         }

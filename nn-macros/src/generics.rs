@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use proc_macro2::{Span, TokenStream};
@@ -17,6 +18,8 @@ pub(crate) struct Consts {
     /// In the struct's order.
     pub(crate) names: Vec<Ident>,
     set: HashSet<String>,
+    /// The `T!` of the user's, if one was read.
+    shape_macro: RefCell<Option<syn::Path>>,
 }
 
 impl Consts {
@@ -48,7 +51,7 @@ impl Consts {
 
     pub(crate) fn of(names: Vec<Ident>) -> Self {
         let set = names.iter().map(Ident::to_string).collect();
-        Self { names, set }
+        Self { names, set, shape_macro: RefCell::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -79,6 +82,12 @@ impl Consts {
         if names.is_empty() { TokenStream::new() } else { quote!((::core::marker::PhantomData<(#(#names,)*)>)) }
     }
 
+    /// Names the `T!` that was read, which would else count as an unused import; it is no longer needed then.
+    pub(crate) fn macros(&self) -> Option<TokenStream> {
+        let path = self.shape_macro.take()?;
+        Some(quote!(const _: ::core::marker::PhantomData<#path![]> = ::core::marker::PhantomData;))
+    }
+
     fn mentions(&self, tokens: TokenStream) -> bool {
         tokens.into_iter().any(|tree| match tree {
             proc_macro2::TokenTree::Ident(id) => self.set.contains(&id.to_string()),
@@ -90,14 +99,14 @@ impl Consts {
     /// A dimension as a type.
     pub(crate) fn dim(&self, expr: &Expr, errors: &mut Errors) -> TokenStream {
         let span = expr.span();
-        if let Expr::Lit(_) = expr {
+        if matches!(expr, Expr::Lit(lit) if lit.attrs.is_empty()) {
             return quote_spanned!(span=> ::nn::C<#expr>);
         }
         if !self.mentions(expr.to_token_stream()) {
             return quote_spanned!(span=> ::nn::C<{ #expr }>);
         }
         match expr {
-            Expr::Path(path) if path.path.get_ident().is_some() => quote!(#path),
+            Expr::Path(path) if path.path.get_ident().is_some() && path.attrs.is_empty() => quote!(#path),
             Expr::Paren(inner) => self.dim(&inner.expr, errors),
             Expr::Group(inner) => self.dim(&inner.expr, errors),
             Expr::Block(block) if block.block.stmts.len() == 1 => match &block.block.stmts[0] {
@@ -137,7 +146,10 @@ impl Consts {
 
     fn rewrite(&self, ty: &Type, else_say: &str, errors: &mut Errors) -> TokenStream {
         match ty {
-            Type::Macro(mac) if mac.mac.path.segments.last().is_some_and(|s| s.ident == "T") => {
+            Type::Macro(mac) if mac.mac.path.segments.last().is_some_and(|s| s.ident == "T" || s.ident == CHAIN) => {
+                if !mac.mac.path.is_ident(CHAIN) {
+                    *self.shape_macro.borrow_mut() = Some(mac.mac.path.clone());
+                }
                 match syn::parse2::<Axes>(mac.mac.tokens.clone()) {
                     Ok(axes) if axes.0.len() > 6 => {
                         errors.at(mac, "a tensor has at most 6 axes, not counting the batch");
@@ -224,6 +236,9 @@ impl Consts {
     }
 }
 
+/// What `sequential!` calls the `T!` that its user does not write.
+pub(crate) const CHAIN: &str = "__nn_T";
+
 /// The axes inside `T![..]`.
 struct Axes(Punctuated<Axis, Token![,]>);
 
@@ -267,12 +282,12 @@ impl Axes {
 /// A number as the type `Sci<M, E>`, which is M·10^E.
 pub(crate) fn sci(digits: &str, span: Span, errors: &mut Errors) -> TokenStream {
     let value = digits.replace('_', "").parse::<f64>().ok();
-    if let Some((mantissa, exponent)) = parse_sci(digits) {
-        if value.is_some_and(|v| v.is_finite() && (v != 0.0) == (mantissa != 0)) {
-            let mantissa = proc_macro2::Literal::i64_unsuffixed(mantissa);
-            let exponent = proc_macro2::Literal::i32_unsuffixed(exponent);
-            return quote_spanned!(span=> ::nn::Sci<#mantissa, #exponent>);
-        }
+    if let Some((mantissa, exponent)) = parse_sci(digits)
+        && value.is_some_and(|v| v.is_finite() && (v != 0.0) == (mantissa != 0))
+    {
+        let mantissa = proc_macro2::Literal::i64_unsuffixed(mantissa);
+        let exponent = proc_macro2::Literal::i32_unsuffixed(exponent);
+        return quote_spanned!(span=> ::nn::Sci<#mantissa, #exponent>);
     }
     let text = match value {
         Some(v) if v.is_finite() && v != 0.0 => "a number here has at most 18 digits: `0.1`, `1e-5`",

@@ -103,6 +103,8 @@ pub(crate) struct Reader<'a> {
     scope: HashMap<String, Vec<ValueId>>,
     /// Names in the order they were bound, to find those that are never used.
     bound: Vec<(Ident, Vec<ValueId>)>,
+    /// Those of the `let` that is being read.
+    pending: Vec<(Ident, Vec<ValueId>)>,
     pub(crate) errors: Errors,
 }
 
@@ -114,7 +116,7 @@ enum Operand {
 impl<'a> Reader<'a> {
     pub(crate) fn new(consts: &'a Consts, errors: Errors) -> Self {
         let graph = Graph { inputs: Vec::new(), values: Vec::new(), nodes: Vec::new(), outputs: Vec::new() };
-        Self { graph, consts, scope: HashMap::new(), bound: Vec::new(), errors }
+        Self { graph, consts, scope: HashMap::new(), bound: Vec::new(), pending: Vec::new(), errors }
     }
 
     pub(crate) fn input(&mut self, pat: &Pat, ty: TokenStream) {
@@ -233,16 +235,31 @@ impl<'a> Reader<'a> {
     }
 
     fn bind_pattern(&mut self, pat: &Pat, expr: &Expr) {
-        match pat {
-            Pat::Ident(id) if id.subpat.is_none() && id.by_ref.is_none() => {
+        self.read_pattern(pat, expr);
+        // All at once: in `let (a, b) = (b, a);` the right side has the old names.
+        for (name, values) in std::mem::take(&mut self.pending) {
+            self.bind(&name, values);
+        }
+    }
+
+    fn read_pattern(&mut self, pat: &Pat, expr: &Expr) {
+        match (pat, expr) {
+            (_, Expr::Paren(inner)) => self.read_pattern(pat, &inner.expr),
+            (_, Expr::Group(inner)) => self.read_pattern(pat, &inner.expr),
+            (Pat::Paren(inner), _) => self.read_pattern(&inner.pat, expr),
+            (Pat::Ident(id), _) if id.subpat.is_none() && id.by_ref.is_none() => {
                 if let Some(mutability) = &id.mutability {
                     self.errors.at(mutability, "a value does not change: drop `mut`");
                 }
                 let values = self.values(expr);
-                self.bind(&id.ident, values);
+                self.pending.push((id.ident.clone(), values));
             }
-            Pat::Paren(inner) => self.bind_pattern(&inner.pat, expr),
-            Pat::Tuple(tuple) => {
+            (Pat::Tuple(pats), Expr::Tuple(exprs)) if pats.elems.len() == exprs.elems.len() => {
+                for (pat, expr) in pats.elems.iter().zip(&exprs.elems) {
+                    self.read_pattern(pat, expr);
+                }
+            }
+            (Pat::Tuple(tuple), _) => {
                 let mut leaves = Vec::new();
                 flatten(tuple.elems.iter(), &mut leaves, &mut self.errors);
                 let mut values = self.values(expr);
@@ -258,18 +275,15 @@ impl<'a> Reader<'a> {
                 while values.len() < leaves.len() {
                     values.push(self.graph.value(""));
                 }
-                for (leaf, value) in leaves.into_iter().zip(values) {
-                    if let Some(name) = leaf {
-                        self.bind(name, vec![value]);
-                    }
-                }
+                let named = leaves.into_iter().zip(values);
+                self.pending.extend(named.filter_map(|(name, value)| Some((name?.clone(), vec![value]))));
             }
-            Pat::Wild(_) => self.errors.at(pat, "what this gives is never used: drop it"),
-            Pat::Type(typed) => {
+            (Pat::Wild(_), _) => self.errors.at(pat, "what this gives is never used: drop it"),
+            (Pat::Type(typed), _) => {
                 self.errors.at(&typed.ty, "a value's shape follows from its layer: write `let h = ..;`");
-                self.bind_pattern(&typed.pat, expr);
+                self.read_pattern(&typed.pat, expr);
             }
-            other => self.errors.at(other, "`let` binds a name or a tuple of names"),
+            (other, _) => self.errors.at(other, "`let` binds a name or a tuple of names"),
         }
     }
 
@@ -290,7 +304,8 @@ impl<'a> Reader<'a> {
         let parts: Vec<_> = (0..n).map(|_| self.graph.value(&from)).collect();
         self.graph.nodes[at].outputs.clone_from(&parts);
         self.graph.nodes[at].split = Some(ends(pat));
-        for values in self.scope.values_mut().chain(self.bound.iter_mut().map(|(_, v)| v)) {
+        let named = self.bound.iter_mut().chain(&mut self.pending).map(|(_, v)| v);
+        for values in self.scope.values_mut().chain(named) {
             if *values == [value] {
                 values.clone_from(&parts);
             }
@@ -324,7 +339,7 @@ impl<'a> Reader<'a> {
                 if let Some(turbofish) = &call.turbofish {
                     self.errors.at(turbofish, "a field's arguments stand in the struct");
                 }
-                let inputs = call.args.iter().flat_map(|a| self.values(a)).collect();
+                let inputs: Vec<_> = call.args.iter().flat_map(|a| self.values(a)).collect();
                 self.check_inputs(expr, &inputs);
                 vec![self.call_field(&call.method, inputs)]
             }
@@ -380,7 +395,7 @@ impl<'a> Reader<'a> {
         self.graph.node(Callee::Field(name.clone()), (name.span(), name.span()), inputs, &from)
     }
 
-    fn check_inputs(&mut self, call: &Expr, inputs: &Vec<ValueId>) {
+    fn check_inputs(&mut self, call: &Expr, inputs: &[ValueId]) {
         if inputs.len() > 6 {
             self.errors.at(call, "a layer takes at most 6 tensors");
         }

@@ -4,10 +4,14 @@ mod alias;
 mod arithmetic;
 mod attrs;
 mod errors;
+#[cfg(test)]
+mod expansion_tests;
 mod forward;
 mod generics;
 mod graph;
 mod layer;
+#[cfg(test)]
+mod odd_input_tests;
 mod passes;
 mod plan;
 mod sequential;

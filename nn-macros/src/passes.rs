@@ -1,5 +1,6 @@
 use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
+use syn::Token;
 
 use crate::arithmetic::Arithmetic;
 use crate::graph::ValueId;
@@ -8,14 +9,14 @@ use crate::plan::{self, Write};
 /// The two passes.
 impl Arithmetic<'_> {
     /// Splits `whole` into one variable a value.
-    fn parts(&self, whole: &Ident, prefix: &str, values: &[ValueId]) -> TokenStream {
+    fn parts(&self, whole: &Ident, prefix: &str, mutable: Option<Token![mut]>, values: &[ValueId]) -> TokenStream {
         if let [one] = values {
             let name = format_ident!("{prefix}{one}");
-            return quote!(let #name = #whole;);
+            return quote!(let #mutable #name = #whole;);
         }
         let splits = values.iter().map(|v| {
             let (name, marker) = (format_ident!("{prefix}{v}"), self.value(*v));
-            quote!(let (#name, #whole) = #whole.split(<#marker as __nn::Signature>::SIG.len());)
+            quote!(let (#mutable #name, #whole) = #whole.split(<#marker as __nn::Signature>::SIG.len());)
         });
         quote!(#(#splits)* let _ = #whole;)
     }
@@ -34,8 +35,8 @@ impl Arithmetic<'_> {
         let slot_index = (0..slots.held.len()).map(Literal::usize_unsuffixed);
         let inputs: Vec<_> = graph.inputs.iter().map(|i| i.value).collect();
         let (x, y) = (format_ident!("x"), format_ident!("y"));
-        let split_x = self.parts(&x, "v", &inputs);
-        let split_y = self.parts(&y, "y", &graph.outputs);
+        let split_x = self.parts(&x, "v", None, &inputs);
+        let split_y = self.parts(&y, "y", Some(<Token![mut]>::default()), &graph.outputs);
         let steps = graph.nodes.iter().enumerate().map(|(k, node)| {
             let (layer, step) = (self.layer(k), self.of_plan(&format_ident!("STEP_{k}")));
             let buffers = node.outputs.iter().filter(|v| !graph.outputs.contains(v)).map(|v| {
@@ -43,24 +44,25 @@ impl Arithmetic<'_> {
                 let slot = format_ident!("slot{}", slots.of[v]);
                 quote!(let mut #name = __nn::value::<__nn_D, #marker>(cx, #keep, &mut saved, &mut #slot);)
             });
-            let given = node.outputs.iter().filter(|v| graph.outputs.contains(v)).map(|v| {
-                let name = format_ident!("y{v}");
-                quote!(let mut #name = #name;)
-            });
             let read = |v: ValueId| { let name = format_ident!("v{v}"); quote!(#name.shorten()) };
             let write = |v: ValueId| { let name = format_ident!("y{v}"); quote!(#name.reborrow()) };
             let input = self.joined(&node.inputs, read, quote!(__nn::Tensors::EMPTY));
             let output = self.joined(&node.outputs, write, quote!(__nn::TensorsMut::empty()));
-            let frozen = node.outputs.iter().filter(|v| graph.nodes.iter().any(|n| n.inputs.contains(v))).map(|v| {
-                let (y, v) = (format_ident!("y{v}"), format_ident!("v{v}"));
-                quote!(let #v = #y.freeze();)
+            let done = node.outputs.iter().map(|v| {
+                let (y, value) = (format_ident!("y{v}"), format_ident!("v{v}"));
+                if graph.nodes.iter().any(|n| n.inputs.contains(v)) {
+                    Some(quote!(let #value = #y.freeze();))
+                } else {
+                    // Ends the loan of the slot, which a later value may take.
+                    slots.of.contains_key(v).then(|| quote!(::core::mem::drop(#y);))
+                }
             });
             quote_spanned! {node.span.0.resolved_at(Span::call_site())=>
-                #(#buffers)* #(#given)*
+                #(#buffers)*
                 __nn::forward::<__nn_D, #layer>(
                     cx, #step, params, &mut state, #input, #output, &mut saved, &mut scratch,
                 );
-                #(#frozen)*
+                #(#done)*
             }
         });
         quote! {
@@ -80,11 +82,10 @@ impl Arithmetic<'_> {
         let slot_index = (0..back.slots.held.len()).map(Literal::usize_unsuffixed);
         let inputs: Vec<_> = graph.inputs.iter().map(|i| i.value).collect();
         let [x, y, dx, dy] = ["x", "y", "dx", "dy"].map(|n| format_ident!("{n}"));
-        let split_x = self.parts(&x, "v", &inputs);
-        let split_y = self.parts(&y, "v", &graph.outputs);
-        let split_dx = self.parts(&dx, "g", &inputs);
-        let split_dy = self.parts(&dy, "dy", &graph.outputs);
-        let mutable = inputs.iter().map(|v| { let g = format_ident!("g{v}"); quote!(let mut #g = #g;) });
+        let split_x = self.parts(&x, "v", None, &inputs);
+        let split_y = self.parts(&y, "v", None, &graph.outputs);
+        let split_dx = self.parts(&dx, "g", Some(<Token![mut]>::default()), &inputs);
+        let split_dy = self.parts(&dy, "dy", None, &graph.outputs);
         let unread = inputs.iter().filter(|v| !graph.nodes.iter().any(|n| n.inputs.contains(v))).map(|v| {
             let g = format_ident!("g{v}");
             quote!(#g.zero(cx);)
@@ -136,7 +137,7 @@ impl Arithmetic<'_> {
                     Write::Add(slot) => {
                         let (t, slot) = (format_ident!("t{i}"), format_ident!("slot{slot}"));
                         buffers.extend(quote!(let mut #t = __nn::gradient::<__nn_D, #marker>(cx, &mut #slot);));
-                        sums.extend(quote!(#g.add(cx, #t.read()); drop(#t);));
+                        sums.extend(quote!(#g.add(cx, #t.read()); ::core::mem::drop(#t);));
                         gradients.push(quote!(#t.reborrow()));
                     }
                 }
@@ -163,7 +164,7 @@ impl Arithmetic<'_> {
             // Ends the loan of the slot, which a later gradient may take.
             let done = node.outputs.iter().filter(|v| back.slots.of.contains_key(v)).map(|v| {
                 let g = format_ident!("g{v}");
-                quote!(drop(#g);)
+                quote!(::core::mem::drop(#g);)
             });
             quote_spanned! {node.span.0.resolved_at(Span::call_site())=>
                 #(#zeroed)*
@@ -181,7 +182,6 @@ impl Arithmetic<'_> {
             #split_y
             #split_dy
             #split_dx
-            #(#mutable)*
             #(#saved)*
             #(let mut #slot_names = scratch.part(cx, #sizes[#slot_index]);)*
             #(#unread)*

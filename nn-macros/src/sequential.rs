@@ -9,7 +9,7 @@ use crate::arithmetic::Arithmetic;
 use crate::attrs::FieldAttrs;
 use crate::errors::{Errors, ends};
 use crate::forward::inert;
-use crate::generics::Consts;
+use crate::generics::{CHAIN, Consts};
 use crate::graph::{Callee, Reader};
 use crate::structure::{Field, Names, Structure};
 
@@ -110,7 +110,8 @@ fn signature(input: ParseStream) -> syn::Result<Type> {
         // The brackets keep their span, so that an arrow covers what the user wrote.
         let mut group = proc_macro2::Group::new(proc_macro2::Delimiter::Bracket, axes);
         group.set_span(span);
-        return syn::parse2(quote::quote_spanned!(span=> T! #group));
+        let name = Ident::new(CHAIN, span);
+        return syn::parse2(quote!(#name! #group));
     }
     if input.peek(Ident) && input.peek2(token::Bracket) {
         let ids: Ident = input.parse()?;
@@ -139,12 +140,20 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
         }
     };
     for (i, link) in layers.into_iter().enumerate() {
-        let key = link.name.as_ref().map_or_else(|| i.to_string(), |n| n.to_string().trim_start_matches("r#").to_owned());
-        let name = link.name.unwrap_or_else(|| format_ident!("_{i}", span = link.ty.span()));
         let mut attrs = FieldAttrs::new(link.attrs, &mut errors);
-        let note = format!("`{}`", link.ty.to_token_stream().to_string().replace(' ', "").replace(',', ", "));
-        attrs.others.push(syn::parse_quote!(#[doc = #note]));
-        fields.push(Field { attrs, vis: chain.vis.clone(), name, key, ty: link.ty });
+        let (name, key, vis) = match link.name {
+            Some(name) => {
+                let key = name.to_string().trim_start_matches("r#").to_owned();
+                if !attrs.others.iter().any(|a| a.path().is_ident("doc")) {
+                    let note = format!("`{}`", link.ty.to_token_stream()).replace(" <", "<").replace("< ", "<");
+                    let note = note.replace(" >", ">").replace(" ,", ",");
+                    attrs.others.push(syn::parse_quote!(#[doc = #note]));
+                }
+                (name, key, chain.vis.clone())
+            }
+            None => (format_ident!("_{i}", span = link.ty.span()), i.to_string(), Visibility::Inherited),
+        };
+        fields.push(Field { attrs, vis, name, key, ty: link.ty });
     }
 
     let mut reader = Reader::new(&consts, errors);

@@ -1,9 +1,9 @@
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{Attribute, Fields, ItemStruct, Path, PathArguments, Type, Visibility};
 
 use crate::attrs::{FieldAttrs, is_cfg, no_cfg};
-use crate::errors::{Errors, check, ends, no_args};
+use crate::errors::{Errors, check, ends, no_args, respan};
 use crate::generics::Consts;
 
 /// A struct of layers, however it was written.
@@ -110,10 +110,10 @@ impl Structure<'_> {
             let (key, field, with) = (&f.key, &f.name, f.attrs.child());
             quote!(__nn::Child::new(#key, __nn::Part::<<Self as #fields_trait>::#field>::TREE)#with)
         });
-        let values = names.iter().zip(&types).map(|(n, ty)| quote!(#n: __nn::Part::<#ty>::value()));
-        let debugs = names.iter().zip(&types).zip(&fields).map(|((n, ty), f)| {
+        let values = names.iter().map(|n| quote!(#n: __nn::Part::<<Self as #fields_trait>::#n>::value()));
+        let debugs = names.iter().zip(&fields).map(|(n, f)| {
             let key = &f.key;
-            quote!(.field(#key, __nn::Part::<#ty>::debug(&self.#n)))
+            quote!(.field(#key, __nn::Part::<<Self as #fields_trait>::#n>::debug(&self.#n)))
         });
         let generic = !consts.is_empty();
         let held = quote!(::core::marker::PhantomData<(#(#dims,)*)>);
@@ -138,6 +138,7 @@ impl Structure<'_> {
         let bounds = types.iter().zip(&fields).map(|(_, f)| quote_spanned!(ends(&f.ty).0=> ::nn::Params));
         let label = name.to_string();
         let label = label.trim_start_matches("r#");
+        let macros = consts.macros();
         let checks = errors.is_empty().then(|| self.checks(&own, &fields_trait, &fields));
 
         // One place for all of it, which compilers point to when they speak of the struct.
@@ -157,7 +158,7 @@ impl Structure<'_> {
                 const NAMES: &'static [&'static str];
             }
 
-            #[allow(non_camel_case_types, reason = "`__nn_` keeps these names from meeting the user's")]
+            #[allow(non_camel_case_types, non_upper_case_globals, reason = "`__nn_` keeps these names from meeting the user's")]
             const _: () = {
                 use ::nn::__private as __nn;
                 #[allow(unused_imports, reason = "where every field is a layer, as it should be")]
@@ -184,9 +185,10 @@ impl Structure<'_> {
                 }
                 impl #params ::core::fmt::Debug for #own #args {
                     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                        f.debug_struct(Self::LABEL.as_str()) #(#debugs)* .finish()
+                        f.debug_struct(<Self as __nn::Params>::LABEL.as_str()) #(#debugs)* .finish()
                     }
                 }
+                #macros
                 #checks
             };
         }
@@ -213,26 +215,25 @@ impl Structure<'_> {
             Some(check(ends(path), "accept", quote!(&<#own as __nn::Params>::TREE.check_tie(#i))))
         });
         let forward = self.forward_elsewhere.then(|| {
-            // The names don't depend on the parameters: any numbers will do.
+            // Which fields are used doesn't depend on the parameters: any numbers will do.
             let any = self.consts.names.iter().map(|_| quote!(__nn::C<1>));
             let any = if self.consts.is_empty() { quote!(#own) } else { quote!(#own<#(#any),*>) };
             let used = fields.iter().map(|f| {
                 let (field, name) = (&f.name, f.name.to_string());
-                let label = quote!(__nn::Part::<<#any as #fields_trait>::#field>::LABEL);
+                let label = quote!(__nn::Part::<<__nn_Any as #fields_trait>::#field>::LABEL);
                 let span = (f.name.span(), f.name.span());
-                check(span, "accept", quote!(&__nn::check_used(__nn::UsesOf::<#any>::FIELDS, #name, &#label)))
+                check(span, "accept", quote!(&__nn::check_used(__nn_USED, #name, &#label)))
             });
-            let name = &self.name;
-            let has = at_name(name, &any);
-            quote!(#has #(#used)*)
+            // That there is a `forward` is asked at the struct's name.
+            let span = self.name.span();
+            let known = respan(span, quote!(const _: () = __nn::has_forward::<#any>();));
+            let used = (!fields.is_empty()).then(|| quote! {
+                type __nn_Any = #any;
+                const __nn_USED: ::core::option::Option<&'static [&'static str]> = __nn::UsesOf::<__nn_Any>::FIELDS;
+                #(#used)*
+            });
+            quote!(#known #used)
         });
         quote!(#(#ties)* #forward)
     }
-}
-
-/// That there is a `forward` is asked at the struct's name.
-fn at_name(name: &Ident, ty: &TokenStream) -> TokenStream {
-    let span: Span = name.span();
-    let ty = crate::errors::respan(span, ty.clone());
-    quote_spanned!(span=> const _: () = __nn::has_forward::<#ty>();)
 }

@@ -196,7 +196,7 @@ mod tests {
             ReLU, GELU, Scale<Sci<1, 0>>, Add, Div, Softmax, LogSoftmax, Flatten,
             Linear<4, 4>, LinearTanh<4, 4>, Linear<0, 4>, LinearOf<Third, C<4>>, LinearOf<UpTo<C<4>>, C<4>>,
             Linear<4, { usize::MAX - 1 }>,
-            LayerNorm<4>, RMSNorm<4>, LayerNorm<0>, BatchNorm2D<4>, BatchNorm2D<0>,
+            LayerNorm<4>, RMSNorm<4>, LayerNorm<0>, BatchNorm2D<4>, BatchNorm2D<0>, BatchNorm1D<4>, BatchNorm3D<4>,
             Conv2D<4, 4, 3>, Conv2D<4, 4, 0>, Conv2D<4, 4, 3, 0>, Conv2D<4, 4, 1, 1, 0, 0, 0>,
             Conv2D<4, 4, { usize::MAX - 1 }>, Conv2D<4, 4, 1, 1, { usize::MAX - 1 }>,
             Conv2D<4, 4, 3, 1, 1, { usize::MAX - 1 }>,

@@ -247,7 +247,7 @@ mod tests {
         );
         assert_eq!(
             fault::<Conv2D<3, 8, 3>, Ids<T![3, 8, 8]>>(),
-            "shape mismatch: `Conv2D<3, 8, 3>` takes one tensor, but it is given ids [3, 8, 8]"
+            "shape mismatch: `Conv2D<3, 8, 3>` takes one tensor of numbers, but it is given ids [3, 8, 8]"
         );
         assert_eq!(
             fault::<Conv2D<3, 8, 3>, T![3, ..8, 8]>(),

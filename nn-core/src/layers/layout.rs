@@ -65,7 +65,7 @@ impl<X: Signature, S: Signature> Layer<X> for ReshapeOf<S> {
                 let text = Text::new().str("shape mismatch: `").text(&Self::LABEL).str("` takes ");
                 let text = text.num(S::SIG.dims(0).numel()).str(" values, but it is given ");
                 let text = dims.write(text).str(", which are ").num(dims.numel());
-                Rule { out: S::SIG, fault: Some(Fault::new(text)) }
+                Rule { out: S::SIG, fault: Some(Fault::of_input(text)) }
             }
         },
     };

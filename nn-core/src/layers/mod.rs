@@ -28,7 +28,13 @@ const fn along_last(label: &Text, args: &[Extent], given: &Sig, takes: Extent, g
     if dims.rank() > 0 && dims.last().same(&takes) {
         return Rule::ok(out);
     }
-    Rule::mismatch(label, takes.write(Text::new().str("[.., ")).str("]"), given, out)
+    let rule = Rule::mismatch(label, takes.write(Text::new().str("[.., ")).str("]"), given, out);
+    match rule.fault {
+        Some(fault) if dims.last().length.is_some() => {
+            Rule { out, fault: Some(fault.because(", whose last axis is known only when it runs")) }
+        }
+        _ => rule,
+    }
 }
 
 /// Whether a shape that is an argument is one tensor of real numbers and known.
@@ -141,7 +147,7 @@ impl Window {
             } else {
                 text.str(", padded to ").num(self.padded(h.n)).str("×").num(self.padded(w.n))
             };
-            return Rule { out: Sig::POISON, fault: Some(crate::Fault::new(text)) };
+            return Rule { out: Sig::POISON, fault: Some(crate::Fault::of_input(text)) };
         }
         Rule::ok(gives)
     }

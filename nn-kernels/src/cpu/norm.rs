@@ -476,3 +476,184 @@ impl<E: Real> Kernels<E> {
         self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| run::log_softmax_vjp(isa, cols, y, dy, dx));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
+
+    const COLS: [usize; 5] = [1, 3, 16, 33, 100];
+
+    /// Rows whose mean is a thousand times their spread, so that a one-pass variance would be noise.
+    fn far_from_zero(rows: usize, cols: usize) -> Vec<f64> {
+        random(1, rows * cols).iter().map(|x| f64::from((x + 1000.0) as f32)).collect()
+    }
+
+    /// γ·(x − centre)/√(spread + eps) + β, row by row, with the formulas of the definition.
+    fn normalised(cols: usize, centred: bool, x: &[f64], gamma: &[f64], beta: &[f64]) -> Vec<f64> {
+        let row = |x: &[f64]| {
+            let n = cols as f64;
+            let mean = if centred { x.iter().sum::<f64>() / n } else { 0.0 };
+            let spread = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+            let normal = x.iter().map(|x| (x - mean) / (spread + 1e-5).sqrt()).collect::<Vec<_>>();
+            normal.iter().zip(gamma).zip(beta).map(|((x, g), b)| x * g + b).collect::<Vec<_>>()
+        };
+        x.chunks(cols).flat_map(row).collect()
+    }
+
+    fn forward<E: Real>(tolerance: f64) {
+        for (device, cols) in devices::<E>().into_iter().flat_map(|d| COLS.map(|c| (d, c))) {
+            let (gamma, beta, rows) = (random(2, cols), random(3, cols), 5);
+            for x in [random(1, rows * cols), far_from_zero(rows, cols)] {
+                let expected = normalised(cols, true, &x, &gamma, &beta);
+                let (mut y, mut stats) = (vec![E::ZERO; x.len()], vec![E::ZERO; 2 * rows]);
+                let (g, b) = (reals(&gamma), reals(&beta));
+                device.layer_norm(cols, 1e-5, &reals(&x), Some(&g), Some(&b), &mut y, Some(&mut stats));
+                assert_close(&y, &expected, tolerance, &format!("layer_norm {device:?} {cols}"));
+                let means: Vec<E> = stats.iter().copied().step_by(2).collect();
+                let expected: Vec<f64> = x.chunks(cols).map(|x| x.iter().sum::<f64>() / cols as f64).collect();
+                assert_close(&means, &expected, tolerance, "the statistics' means");
+                let expected = normalised(cols, false, &x, &gamma, &vec![0.0; cols]);
+                device.rms_norm(cols, 1e-5, &reals(&x), Some(&g), &mut y, Some(&mut stats[..rows]));
+                assert_close(&y, &expected, tolerance, &format!("rms_norm {device:?} {cols}"));
+            }
+            let (x, ones, zeros) = (random(1, 2 * cols), vec![1.0; cols], vec![0.0; cols]);
+            let mut y = vec![E::ZERO; 2 * cols];
+            device.layer_norm(cols, 1e-5, &reals(&x), None, None, &mut y, None);
+            assert_close(&y, &normalised(cols, true, &x, &ones, &zeros), tolerance, "without gamma and beta");
+            device.layer_norm(cols, 1e-5, &reals(&x), None, Some(&reals(&beta)), &mut y, None);
+            assert_close(&y, &normalised(cols, true, &x, &ones, &beta), tolerance, "without gamma");
+        }
+    }
+
+    #[test]
+    fn rows_are_normalised_even_far_from_zero() {
+        forward::<f32>(1e-6);
+        forward::<f64>(1e-12);
+    }
+
+    #[test]
+    fn gradients_of_norms_match_finite_differences_and_parameters_add() {
+        for (device, cols) in devices::<f64>().into_iter().flat_map(|d| [1, 3, 17].map(|c| (d, c))) {
+            let rows = 4;
+            let (x, dy) = (random(1, rows * cols), random(4, rows * cols));
+            let (gamma, beta) = (random(2, cols), random(3, cols));
+            let dot = |y: &[f64]| y.iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
+            let (mut y, mut stats) = (vec![0.0; x.len()], vec![0.0; 2 * rows]);
+            let (mut dx, mut dg, mut db) = (vec![0.0; x.len()], vec![1.0; cols], vec![1.0; cols]);
+            for centred in [true, false] {
+                let loss = |x: &[f64], gamma: &[f64], beta: &[f64]| dot(&normalised(cols, centred, x, gamma, beta));
+                let zeros = vec![0.0; cols];
+                let beta = if centred { &beta } else { &zeros };
+                if centred {
+                    device.layer_norm(cols, 1e-5, &x, Some(&gamma), Some(beta), &mut y, Some(&mut stats));
+                    let (gx, gg, gb) = (Some(&mut dx[..]), Some(&mut dg[..]), Some(&mut db[..]));
+                    device.layer_norm_vjp(cols, &x, Some(&gamma), &stats, &dy, gx, gg, gb);
+                    let expected: Vec<f64> =
+                        gradient(beta, |beta| loss(&x, &gamma, beta)).iter().map(|g| g + 1.0).collect();
+                    assert_close(&db, &expected, 1e-8, "dbeta");
+                } else {
+                    dg.fill(1.0);
+                    device.rms_norm(cols, 1e-5, &x, Some(&gamma), &mut y, Some(&mut stats[..rows]));
+                    let (gx, gg) = (Some(&mut dx[..]), Some(&mut dg[..]));
+                    device.rms_norm_vjp(cols, &x, Some(&gamma), &stats[..rows], &dy, gx, gg);
+                }
+                let expected = gradient(&x, |x| loss(x, &gamma, beta));
+                let absolute = 1e-6 * expected.iter().map(|x| x * x).sum::<f64>().sqrt() + 1e-8;
+                let error: f64 = dx.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+                assert!(error < absolute, "dx {cols} {centred}: {error}");
+                let expected: Vec<f64> =
+                    gradient(&gamma, |gamma| loss(&x, gamma, beta)).iter().map(|g| g + 1.0).collect();
+                assert_close(&dg, &expected, 1e-7, "dgamma");
+            }
+        }
+    }
+
+    #[test]
+    fn softmax_and_its_logarithm_are_those_of_the_definition() {
+        fn check<E: Real>(tolerance: f64) {
+            for (device, cols) in devices::<E>().into_iter().flat_map(|d| COLS.map(|c| (d, c))) {
+                // Far apart and far out, where an exponential without the maximum overflows.
+                let x: Vec<f64> = random(1, 3 * cols).iter().map(|x| f64::from((x * 20.0 + 1e4) as f32)).collect();
+                let expected: Vec<f64> = x
+                    .chunks(cols)
+                    .flat_map(|x| {
+                        let sum: f64 = x.iter().map(|v| (v - 1e4).exp()).sum();
+                        x.iter().map(|v| v - 1e4 - sum.ln()).collect::<Vec<_>>()
+                    })
+                    .collect();
+                let mut y = vec![E::ZERO; x.len()];
+                device.log_softmax(cols, &reals(&x), &mut y);
+                assert_close(&y, &expected, tolerance, &format!("log_softmax {device:?} {cols}"));
+                device.softmax(cols, &reals(&x), &mut y);
+                let expected: Vec<f64> = expected.iter().map(|v| v.exp()).collect();
+                assert_close(&y, &expected, tolerance, &format!("softmax {device:?} {cols}"));
+            }
+        }
+        check::<f32>(1e-6);
+        check::<f64>(1e-12);
+    }
+
+    #[test]
+    fn gradients_of_softmax_match_finite_differences() {
+        for (device, cols) in devices::<f64>().into_iter().flat_map(|d| [1, 3, 17].map(|c| (d, c))) {
+            let (x, dy) = (random(1, 2 * cols), random(2, 2 * cols));
+            let (mut y, mut dx) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+            let dot = |y: &[f64]| y.iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
+            device.softmax(cols, &x, &mut y);
+            device.softmax_vjp(cols, &y, &dy, &mut dx);
+            let expected = gradient(&x, |x| {
+                let mut y = vec![0.0; x.len()];
+                device.softmax(cols, x, &mut y);
+                dot(&y)
+            });
+            assert!(dx.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-9));
+            device.log_softmax(cols, &x, &mut y);
+            device.log_softmax_vjp(cols, &y, &dy, &mut dx);
+            let expected = gradient(&x, |x| {
+                let mut y = vec![0.0; x.len()];
+                device.log_softmax(cols, x, &mut y);
+                dot(&y)
+            });
+            assert!(dx.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-9));
+        }
+    }
+
+    #[test]
+    fn nan_makes_its_row_nan_and_no_other() {
+        for device in devices::<f32>() {
+            let mut x = vec![1.0; 40];
+            x[23] = f32::NAN;
+            let mut y = vec![0.0; 40];
+            device.softmax(20, &x, &mut y);
+            assert!(y[..20].iter().all(|y| *y == 0.05) && y[20..].iter().all(|y| y.is_nan()));
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let (rows, cols) = (300, 200);
+        let x: Vec<f32> = reals(&random(1, rows * cols));
+        let gamma: Vec<f32> = reals(&random(2, cols));
+        let run = |threads| {
+            on_threads(threads, || {
+                let device = devices::<f32>().pop().unwrap();
+                let (mut y, mut stats, mut dx) = (x.clone(), vec![0.0; 2 * rows], x.clone());
+                let (mut dg, mut db) = (gamma.clone(), gamma.clone());
+                device.layer_norm(cols, 1e-5, &x, Some(&gamma), None, &mut y, Some(&mut stats));
+                let (gx, gg, gb) = (Some(&mut dx[..]), Some(&mut dg[..]), Some(&mut db[..]));
+                device.layer_norm_vjp(cols, &x, Some(&gamma), &stats, &y, gx, gg, gb);
+                let mut p = x.clone();
+                device.softmax(cols, &x, &mut p);
+                [y, stats, dx, dg, db, p]
+            })
+        };
+        assert!(run(1) == run(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "gamma has 3 values, not 4")]
+    fn a_gamma_of_the_wrong_length_is_refused() {
+        devices::<f32>()[0].rms_norm(4, 1e-5, &[0.0; 8], Some(&[1.0; 3]), &mut [0.0; 8], None);
+    }
+}

@@ -184,7 +184,7 @@ impl Structure<'_> {
                 }
                 impl #params ::core::fmt::Debug for #own #args {
                     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                        f.debug_struct(Self::LABEL.as_str()) #(#debugs)* .finish()
+                        f.debug_struct(<Self as __nn::Params>::LABEL.as_str()) #(#debugs)* .finish()
                     }
                 }
                 #checks

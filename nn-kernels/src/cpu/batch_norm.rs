@@ -253,6 +253,12 @@ mod tests {
         (y, moments)
     }
 
+    /// Means, and variances.
+    fn halves<E>(running: &[E]) -> [&[E]; 2] {
+        let (means, variances) = running.split_at(running.len() / 2);
+        [means, variances]
+    }
+
     fn forward<E: Real>(tolerance: f64) {
         for (device, (batch, channels, area)) in devices::<E>().into_iter().flat_map(|d| SPECS.map(|s| (d, s))) {
             let s = spec(batch, channels, area);
@@ -265,7 +271,8 @@ mod tests {
                 let (mut y, mut stats) = (vec![E::ZERO; n], vec![E::ZERO; 2 * channels]);
                 let mut running: Vec<E> =
                     (0..2 * channels).map(|i| E::from_f64((i >= channels) as u8 as f64)).collect();
-                device.batch_norm_train(&s, &reals(&x), &g, &b, &mut y, &mut stats, Some(&mut running));
+                let (means, variances) = running.split_at_mut(channels);
+                device.batch_norm_train(&s, &reals(&x), &g, &b, &mut y, &mut stats, Some([means, variances]));
                 let what = format!("{device:?} {s:?}");
                 assert_close(&y, &y_expected, tolerance, &what);
                 let count = (batch * area) as f64;
@@ -274,7 +281,7 @@ mod tests {
                 let running_expected: Vec<f64> = means.chain(variances).collect();
                 assert_close(&running, &running_expected, tolerance, &what);
 
-                device.batch_norm_infer(&s, &reals(&x), &g, &b, &running, &mut y);
+                device.batch_norm_infer(&s, &reals(&x), &g, &b, halves(&running), &mut y);
                 let y_expected: Vec<f64> = (0..n)
                     .map(|i| {
                         let c = i / area % channels;
@@ -308,14 +315,14 @@ mod tests {
                 let loss = |x: &[f64], gamma: &[f64]| {
                     let (mut y, mut stats) = (vec![0.0; n], vec![0.0; 2 * channels]);
                     if constant {
-                        device.batch_norm_infer(&s, x, gamma, &beta, &running, &mut y);
+                        device.batch_norm_infer(&s, x, gamma, &beta, halves(&running), &mut y);
                     } else {
                         device.batch_norm_train(&s, x, gamma, &beta, &mut y, &mut stats, None);
                     }
                     y.iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>()
                 };
                 if constant {
-                    device.batch_norm_stats(&s, &running, &mut stats);
+                    device.batch_norm_stats(&s, halves(&running), &mut stats);
                 } else {
                     device.batch_norm_train(&s, &x, &gamma, &beta, &mut y, &mut stats, None);
                 }

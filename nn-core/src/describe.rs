@@ -1,6 +1,6 @@
-use nn_kernels::Device;
+use nn_kernels::{Cpu, Device};
 
-use crate::layer::{Layer, Module};
+use crate::layer::{Declared, Layer, Module};
 use crate::signature::{Sig, Signature};
 use crate::tree::Node;
 use crate::Size;
@@ -68,6 +68,32 @@ impl Describe {
             self.path.pop();
         }
     }
+}
+
+/// The kernel that a layer got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Dotted path of the layer.
+    pub path: String,
+    /// The layer with its arguments.
+    pub layer: String,
+    /// Its kernel; empty where there is no choice.
+    pub route: &'static str,
+}
+
+/// What each layer of a model got on the processor, in the order of their places.
+///
+/// ```
+/// # use nn_core as nn;
+/// nn::sequential! { Net: [2] -> [2] = fc1: nn::Linear<2, 16>, nn::ReLU, fc2: nn::Linear<16, 2> }
+/// let routes = nn::routes::<Net>();
+/// assert_eq!(routes[2].path, "fc2");
+/// assert_eq!(routes[2].layer, "Linear<16, 2>");
+/// assert!(!routes[2].route.is_empty() && routes[1].route.is_empty());
+/// ```
+pub fn routes<M: Declared + Module<Cpu<f32>, <M as Declared>::In>>() -> Vec<Route> {
+    let rows = Describe::of::<M, Cpu<f32>, M::In>().rows.into_iter();
+    rows.map(|Row { path, layer, route, .. }| Route { path, layer, route }).collect()
 }
 
 /// Parameters below a node, without padding.

@@ -83,6 +83,12 @@ pub enum Error {
         /// The layer.
         path: String,
     },
+    /// The check for values that are not finite found some in the gradients.
+    #[error("the gradient of `{path}` has a value that is not finite")]
+    GradientNotFinite {
+        /// The parameter.
+        path: String,
+    },
     /// A parameter that the model does not have.
     #[error("the model has no parameter `{path}`{}", nearest.as_ref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
     UnknownParameter {

@@ -49,6 +49,123 @@ pub trait Layer<X: Signature>: Params {
 ///
 /// Implementations must not allocate. `forward` writes all of `y`; `vjp` writes all of every input gradient
 /// that is wanted, and **adds to** parameter gradients.
+///
+/// # Calling one
+/// [`Model`](crate::Model) and [`Workspace`](crate::Workspace) do it for a whole model. One layer, or a module, on
+/// slices of one's own:
+///
+/// ```
+/// # use nn_core as nn;
+/// use nn::{Buffers, Cpu, Ctx, Forward, LinearTanh, Module, Params, T, Tensors, TensorsMut, Vjp, parameters_of};
+///
+/// type L = LinearTanh<3, 2>;
+/// let device = Cpu::<f64>::new()?;
+///
+/// // The parameters, one flat arena; `write` puts PyTorch's layout where the layer wants it.
+/// let mut params = vec![0.0; L::TREE.params()];
+/// let table = parameters_of::<L>();
+/// assert_eq!(table[0].path, "weight");
+/// table[0].write(&[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], &mut params)?;
+/// table[1].write(&[0.5, -0.5], &mut params)?;
+///
+/// // A batch of two.
+/// let x = [1.0, 0.0, -1.0, 0.0, 1.0, 0.0];
+/// let mut y = [0.0; 4];
+/// let mut buffers = Buffers::new::<L, T![3]>(&device, 2)?;
+/// let mut cx = Ctx::new(&device, 2).keeping();
+/// let (saved, scratch) = buffers.forward();
+/// let (from, to) = (Tensors::real(&x[..]), TensorsMut::real(&mut y[..]));
+/// <L as Module<_, T![3]>>::forward(&mut cx, Forward { saved, scratch, ..Forward::new(&params[..], from, to) });
+/// assert_eq!(y[0], (0.1_f64 - 0.3 + 0.5).tanh());
+///
+/// // The gradients of y[0].
+/// let (mut dx, mut dparams) = ([0.0; 6], vec![0.0; params.len()]);
+/// let (saved, scratch) = buffers.vjp();
+/// let (dy, to) = (Tensors::real(&[1.0, 0.0, 0.0, 0.0][..]), TensorsMut::real(&mut dx[..]));
+/// let call = Vjp {
+///     y: Tensors::real(&y[..]),
+///     saved,
+///     scratch,
+///     dparams: Some(&mut dparams[..]),
+///     ..Vjp::new(&params[..], Tensors::real(&x[..]), dy, to)
+/// };
+/// <L as Module<_, T![3]>>::vjp(&mut cx, call);
+/// let slope = 1.0 - y[0] * y[0];
+/// assert!((dx[1] - 0.2 * slope).abs() < 1e-15 && dx[3..] == [0.0; 3]);
+/// assert!((table[1].read(&dparams)?[0] - slope).abs() < 1e-15);
+/// # Ok::<(), nn::Error>(())
+/// ```
+///
+/// # Writing one
+/// A layer is a [`layer`](macro@crate::layer) struct, its parameters, its shape rule and its arithmetic, in the
+/// operations that every device has. Then [`check::gradients`](crate::check::gradients) shows whether the vjp is
+/// right.
+///
+/// ```
+/// # use nn_core as nn;
+/// use nn::kernels::ops::Binary;
+/// use nn::{
+///     Ctx, Device, Dim, Dims, Forward, Init, Input, Layer, Leaf, Mode, Module, Node, Params, Role, Rule, Sig,
+///     Signature, Size, T, Text, Vjp, check, layer, one_real, slice, slice_mut,
+/// };
+///
+/// /// y = γ·x, a gain for each of the N values of a sample.
+/// #[layer]
+/// pub struct Gain<const N: usize>;
+///
+/// impl<N: Dim> Params for GainOf<N> {
+///     const LABEL: Text = Self::SHOWN;
+///     const TREE: &'static Node =
+///         &Node::of(&[Leaf::new("weight", Dims::new(&[N::EXTENT]), Role::Scale, Init::Constant(1.0))]);
+/// }
+///
+/// impl<X: Signature, N: Dim> Layer<X> for GainOf<N> {
+///     const RULE: Rule = match one_real(&Self::LABEL, Self::ARGS, &X::SIG) {
+///         Input::Done(rule) => rule,
+///         Input::Tensor(dims) if dims.rank() == 1 && dims.last().same(&N::EXTENT) => Rule::ok(Sig::real(dims)),
+///         Input::Tensor(dims) => {
+///             let takes = N::EXTENT.write(Text::new().str("[")).str("]");
+///             Rule::mismatch(&Self::LABEL, takes, &X::SIG, Sig::real(dims))
+///         }
+///     };
+///     const KEEPS_X: bool = true;
+///     const VJP_SCRATCH: Size = Size::fixed_elements(N::N);
+/// }
+///
+/// impl<D: Device, X: Signature, N: Dim> Module<D, X> for GainOf<N> {
+///     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
+///         let gain = slice::<D>(call.params, 0, N::N);
+///         let mut y = call.y.get(0);
+///         for i in 0..cx.batch {
+///             let x = slice::<D>(call.x.get(0), i * N::N, N::N);
+///             cx.device().binary(Binary::Mul, x, gain, slice_mut::<D>(D::reborrow(&mut y), i * N::N, N::N));
+///         }
+///     }
+///     fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
+///         let gain = slice::<D>(call.params, 0, N::N);
+///         let mut product = call.scratch.take(N::N);
+///         for i in 0..cx.batch {
+///             let dy = slice::<D>(call.dy.get(0), i * N::N, N::N);
+///             if let Some(dx) = call.dx.wanted(0) {
+///                 cx.device().binary(Binary::Mul, dy, gain, slice_mut::<D>(dx, i * N::N, N::N));
+///             }
+///             if let Some(dparams) = &mut call.dparams {
+///                 let x = slice::<D>(call.x.get(0), i * N::N, N::N);
+///                 cx.device().binary(Binary::Mul, dy, x, D::reborrow(&mut product));
+///                 // Added to, and not overwritten.
+///                 cx.device().add_assign(D::read(&product), slice_mut::<D>(D::reborrow(dparams), 0, N::N));
+///             }
+///         }
+///     }
+/// }
+///
+/// check::gradients::<Gain<5>, T![5]>(3, Mode::Train, 1).assert_within(1e-8);
+///
+/// // It goes wherever the layers of this crate go.
+/// nn::sequential! { Net: [4] -> [2] = nn::Linear<4, 5>, Gain<5>, nn::ReLU, nn::Linear<5, 2> }
+/// assert!(nn::Model::<Net>::init(1, 8)?.forward(&[0.5; 12]).is_ok());
+/// # Ok::<(), nn::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not run on `{D}`",
     note = "implement `Module<D, X>` for it: forward and vjp"
@@ -84,6 +201,15 @@ pub struct Forward<'a, D: Device> {
     pub scratch: Region<'a, D>,
 }
 
+impl<'a, D: Device> Forward<'a, D> {
+    /// Without state, and without memory: name what the layer needs besides, as in
+    /// `Forward { scratch, ..Forward::new(params, x, y) }`.
+    pub fn new(params: View<'a, D>, x: Tensors<'a, D>, y: TensorsMut<'a, D>) -> Self {
+        let state = State::Read(D::empty());
+        Self { params, state, x, y, saved: Region::empty(), scratch: Region::empty() }
+    }
+}
+
 /// What [`Module::vjp`] works on.
 pub struct Vjp<'a, D: Device> {
     /// The layer's parameters.
@@ -104,6 +230,24 @@ pub struct Vjp<'a, D: Device> {
     pub dparams: Option<ViewMut<'a, D>>,
     /// [`Layer::VJP_SCRATCH`].
     pub scratch: Region<'a, D>,
+}
+
+impl<'a, D: Device> Vjp<'a, D> {
+    /// Without state, output and memory, and without parameter gradients: name what the layer needs besides,
+    /// as in `Vjp { y, scratch, ..Vjp::new(params, x, dy, dx) }`.
+    pub fn new(params: View<'a, D>, x: Tensors<'a, D>, dy: Tensors<'a, D>, dx: TensorsMut<'a, D>) -> Self {
+        Self {
+            params,
+            state: D::empty(),
+            x,
+            y: Tensors::EMPTY,
+            saved: RegionRef::empty(),
+            dy,
+            dx,
+            dparams: None,
+            scratch: Region::empty(),
+        }
+    }
 }
 
 /// The same layer with other arguments, so that `{4 * D}` can be one: `To` is the layer whose arguments are

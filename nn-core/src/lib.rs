@@ -5,6 +5,7 @@ extern crate self as nn;
 
 mod at;
 mod batches;
+mod buffers;
 pub mod check;
 mod checkpoint;
 mod ctx;
@@ -33,9 +34,10 @@ mod weights;
 mod workspace;
 
 pub use batches::{Batches, gather};
+pub use buffers::Buffers;
 pub use checkpoint::LoadReport;
 pub use ctx::{CallFault, Ctx, Mode};
-pub use describe::{Describe, Row};
+pub use describe::{Describe, Route, Row, routes};
 pub use dims::{C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, Plus, Times, UpTo};
 pub use error::Error;
 pub use fault::{Fault, Input, Rule, accept, label, label_with_defaults, one_ids, one_real, two_equal};
@@ -67,7 +69,7 @@ pub use schedule::Schedule;
 pub use signature::{Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType};
 pub use size::Size;
 pub use summary::Summary;
-pub use table::{Parameter, Run};
+pub use table::{Parameter, Run, parameters_of};
 pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
 pub use text::Text;
 pub use weights::Weights;

@@ -148,7 +148,8 @@ impl<M: Declared, D: Device> Model<M, D> {
         optimizer.step(device, params, D::view(&self.gradients), runs)
     }
 
-    /// Looks at every layer's output from now on, and makes the first that is not finite an error.
+    /// Looks at every layer's output from now on, and at every gradient, and makes the first that is not finite an
+    /// error that names it: [`Error::NotFinite`], [`Error::GradientNotFinite`].
     pub fn check_finite(&mut self, check: bool) {
         self.workspace.check_finite = check;
     }
@@ -294,7 +295,17 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         let value = loss(device, Workspace::<M, Cpu<E>>::rows(&call.extents), y, dy)?;
         let dparams = Cpu::<E>::view_mut(&mut self.gradients);
         self.workspace.vjp(device, self.weights.params(), self.weights.state(), x, dparams, call)?;
+        if self.workspace.check_finite {
+            self.check_gradients(device)?;
+        }
         Ok(value)
+    }
+
+    fn check_gradients(&self, device: &Cpu<E>) -> Result<(), Error> {
+        let gradients = Cpu::<E>::view(&self.gradients);
+        let mut optimised = self.weights.parameters().iter().filter(|p| !p.in_state);
+        let bad = optimised.find(|p| !device.all_finite(&gradients[p.offset..p.offset + p.len()]));
+        bad.map_or(Ok(()), |p| Err(Error::GradientNotFinite { path: p.path.clone() }))
     }
 
     /// The loss, and the share of right predictions, over any number of samples, without training.

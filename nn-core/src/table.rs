@@ -3,7 +3,9 @@
 use nn_kernels::philox::Philox;
 
 use crate::dims::Dims;
+use crate::error::Error;
 use crate::init::Init;
+use crate::layer::Params;
 use crate::tree::{Node, Role, Stored};
 
 /// One parameter of a model.
@@ -32,6 +34,39 @@ impl Parameter {
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Puts values, which are in the checkpoint's order, into an arena laid out as the parameters (or the state, if
+    /// that is where it is).
+    ///
+    /// # Errors
+    /// There are more or fewer values than it has, or the arena is too short.
+    pub fn write<T: Copy>(&self, values: &[T], arena: &mut [T]) -> Result<(), Error> {
+        self.expect(values.len())?;
+        let found = arena.len().saturating_sub(self.offset);
+        let place = arena.get_mut(self.offset..self.offset + self.len());
+        let place = place.ok_or_else(|| self.length(found))?;
+        place.copy_from_slice(&self.reorder(values, true));
+        Ok(())
+    }
+
+    /// Its values in such an arena, in the checkpoint's order.
+    ///
+    /// # Errors
+    /// The arena is too short.
+    pub fn read<T: Copy>(&self, arena: &[T]) -> Result<Vec<T>, Error> {
+        let found = arena.len().saturating_sub(self.offset);
+        let place = arena.get(self.offset..self.offset + self.len());
+        Ok(self.reorder(place.ok_or_else(|| self.length(found))?, false))
+    }
+
+    /// Whether so many values are as many as it has.
+    pub(crate) fn expect(&self, found: usize) -> Result<(), Error> {
+        if found == self.len() { Ok(()) } else { Err(self.length(found)) }
+    }
+
+    fn length(&self, found: usize) -> Error {
+        Error::ParameterLength { path: self.path.clone(), expected: self.len(), found }
     }
 
     /// From the checkpoint's order to the arena's, or back.
@@ -69,6 +104,11 @@ pub struct Run {
     pub len: usize,
     /// Whether weight decay applies.
     pub decays: bool,
+}
+
+/// The parameters of a layer or module, state included: where each lies in its arena, and how.
+pub fn parameters_of<M: Params>() -> Vec<Parameter> {
+    parameters(M::TREE, None)
 }
 
 /// Every parameter below `tree`, in the arena's order.

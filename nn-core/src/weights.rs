@@ -103,10 +103,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
     /// There is no such parameter, or it has another number of values.
     pub fn set(&mut self, path: &str, values: &[D::Elem]) -> Result<(), Error> {
         let i = self.find(path)?;
-        let expected = self.table[i].len();
-        if values.len() != expected {
-            return Err(Error::ParameterLength { path: path.to_owned(), expected, found: values.len() });
-        }
+        self.table[i].expect(values.len())?;
         let values: Vec<_> = values.iter().map(|v| v.to_f64()).collect();
         let values = self.table[i].reorder(&values, true);
         self.write(i, &values);

@@ -221,3 +221,144 @@ fn columns<const N: usize>(buffer: &mut [f64], len: usize) -> [&mut [f64]; N] {
     let mut parts = buffer.chunks_exact_mut(len);
     std::array::from_fn(|_| parts.next().expect("a buffer for each"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
+
+    fn spec(batch: usize, channels: usize, area: usize) -> BatchNormSpec {
+        BatchNormSpec { batch, channels, area, eps: 1e-5, momentum: 0.1 }
+    }
+
+    const SPECS: [(usize, usize, usize); 6] = [(2, 1, 1), (4, 3, 1), (64, 70, 1), (3, 5, 7), (1, 3, 20), (5, 2, 33)];
+
+    /// y, and each channel's mean and biased variance.
+    fn expected(s: &BatchNormSpec, x: &[f64], gamma: &[f64], beta: &[f64]) -> (Vec<f64>, Vec<(f64, f64)>) {
+        let channel = |i: usize| i / s.area % s.channels;
+        let n = (s.batch * s.area) as f64;
+        let moments: Vec<_> = (0..s.channels)
+            .map(|c| {
+                let of = || (0..x.len()).filter(move |&i| i / s.area % s.channels == c);
+                let mean = of().map(|i| x[i]).sum::<f64>() / n;
+                (mean, of().map(|i| (x[i] - mean).powi(2)).sum::<f64>() / n)
+            })
+            .collect();
+        let y = (0..x.len())
+            .map(|i| {
+                let (c, (mean, variance)) = (channel(i), moments[channel(i)]);
+                (x[i] - mean) / (variance + s.eps).sqrt() * gamma[c] + beta[c]
+            })
+            .collect();
+        (y, moments)
+    }
+
+    /// Means, and variances.
+    fn halves<E>(running: &[E]) -> [&[E]; 2] {
+        let (means, variances) = running.split_at(running.len() / 2);
+        [means, variances]
+    }
+
+    fn forward<E: Real>(tolerance: f64) {
+        for (device, (batch, channels, area)) in devices::<E>().into_iter().flat_map(|d| SPECS.map(|s| (d, s))) {
+            let s = spec(batch, channels, area);
+            let n = batch * channels * area;
+            let (gamma, beta) = (random(2, channels), random(3, channels));
+            for shift in [0.0, 500.0] {
+                let x: Vec<f64> = random(1, n).iter().map(|x| f64::from((x + shift) as f32)).collect();
+                let (y_expected, moments) = expected(&s, &x, &gamma, &beta);
+                let (g, b) = (reals::<E>(&gamma), reals::<E>(&beta));
+                let (mut y, mut stats) = (vec![E::ZERO; n], vec![E::ZERO; 2 * channels]);
+                let mut running: Vec<E> =
+                    (0..2 * channels).map(|i| E::from_f64((i >= channels) as u8 as f64)).collect();
+                let (means, variances) = running.split_at_mut(channels);
+                device.batch_norm_train(&s, &reals(&x), &g, &b, &mut y, &mut stats, Some([means, variances]));
+                let what = format!("{device:?} {s:?}");
+                assert_close(&y, &y_expected, tolerance, &what);
+                let count = (batch * area) as f64;
+                let means = moments.iter().map(|m| 0.1 * m.0);
+                let variances = moments.iter().map(|m| 0.9 + 0.1 * m.1 * count / (count - 1.0));
+                let running_expected: Vec<f64> = means.chain(variances).collect();
+                assert_close(&running, &running_expected, tolerance, &what);
+
+                device.batch_norm_infer(&s, &reals(&x), &g, &b, halves(&running), &mut y);
+                let y_expected: Vec<f64> = (0..n)
+                    .map(|i| {
+                        let c = i / area % channels;
+                        let (mean, variance) = (running[c].to_f64(), running[channels + c].to_f64());
+                        (x[i] - mean) / (variance + s.eps).sqrt() * gamma[c] + beta[c]
+                    })
+                    .collect();
+                assert_close(&y, &y_expected, tolerance, &what);
+            }
+        }
+    }
+
+    #[test]
+    fn channels_are_normalised_and_running_statistics_follow() {
+        forward::<f32>(1e-6);
+        forward::<f64>(1e-12);
+    }
+
+    #[test]
+    fn gradients_match_finite_differences_in_training_and_inference() {
+        for (device, (batch, channels, area)) in devices::<f64>().into_iter().flat_map(|d| SPECS.map(|s| (d, s))) {
+            if batch * channels * area > 200 {
+                continue;
+            }
+            let s = spec(batch, channels, area);
+            let n = batch * channels * area;
+            let (x, dy, gamma, beta) = (random(1, n), random(4, n), random(2, channels), random(3, channels));
+            let running: Vec<f64> = random(5, 2 * channels).iter().map(|x| x + 1.5).collect();
+            for constant in [false, true] {
+                let (mut y, mut stats) = (vec![0.0; n], vec![0.0; 2 * channels]);
+                let loss = |x: &[f64], gamma: &[f64]| {
+                    let (mut y, mut stats) = (vec![0.0; n], vec![0.0; 2 * channels]);
+                    if constant {
+                        device.batch_norm_infer(&s, x, gamma, &beta, halves(&running), &mut y);
+                    } else {
+                        device.batch_norm_train(&s, x, gamma, &beta, &mut y, &mut stats, None);
+                    }
+                    y.iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>()
+                };
+                if constant {
+                    device.batch_norm_stats(&s, halves(&running), &mut stats);
+                } else {
+                    device.batch_norm_train(&s, &x, &gamma, &beta, &mut y, &mut stats, None);
+                }
+                let (mut dx, mut dg, mut db) = (vec![0.0; n], vec![1.0; channels], vec![1.0; channels]);
+                let (gx, gg, gb) = (Some(&mut dx[..]), Some(&mut dg[..]), Some(&mut db[..]));
+                device.batch_norm_vjp(&s, constant, &x, &gamma, &stats, &dy, gx, gg, gb);
+                let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6 * (1.0 + b.abs()));
+                assert!(near(&dx, &gradient(&x, |x| loss(x, &gamma))), "dx {s:?} {constant}");
+                let dgamma: Vec<f64> = gradient(&gamma, |g| loss(&x, g)).iter().map(|g| g + 1.0).collect();
+                assert!(near(&dg, &dgamma), "dgamma {s:?} {constant}");
+                for (c, db) in db.iter().enumerate() {
+                    let sum: f64 = (0..n).filter(|i| i / area % channels == c).map(|i| dy[i]).sum();
+                    assert!((db - 1.0 - sum).abs() < 1e-12);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        for (batch, channels, area) in [(40, 30, 100), (500, 200, 1)] {
+            let s = spec(batch, channels, area);
+            let x: Vec<f32> = reals(&random(1, batch * channels * area));
+            let gamma: Vec<f32> = reals(&random(2, channels));
+            let run = |threads| {
+                on_threads(threads, || {
+                    let device = devices::<f32>().pop().unwrap();
+                    let (mut y, mut stats, mut dx) = (x.clone(), vec![0.0; 2 * channels], x.clone());
+                    let (mut dg, mut db) = (gamma.clone(), gamma.clone());
+                    device.batch_norm_train(&s, &x, &gamma, &gamma, &mut y, &mut stats, None);
+                    let (gx, gg, gb) = (Some(&mut dx[..]), Some(&mut dg[..]), Some(&mut db[..]));
+                    device.batch_norm_vjp(&s, false, &x, &gamma, &stats, &y, gx, gg, gb);
+                    [y, stats, dx, dg, db]
+                })
+            };
+            assert!(run(1) == run(4));
+        }
+    }
+}

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::conv::{inside, pixel};
 use super::isa::Available;
 use super::par::{self, Rows, rows_per_task};
+use super::patches::{inside, pixel};
 use super::simd::{Simd, kernels};
 use super::{Real, reduce};
 use crate::ops::Conv2dSpec;

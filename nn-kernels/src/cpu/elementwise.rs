@@ -352,3 +352,215 @@ impl<E: Real> Kernels<E> {
         run::all_finite(self.isa, x)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
+
+    const ALL: [Unary; 11] = [
+        Unary::Identity,
+        Unary::Relu,
+        Unary::Tanh,
+        Unary::Sigmoid,
+        Unary::Silu,
+        Unary::Gelu,
+        Unary::GeluTanh,
+        Unary::Mish,
+        Unary::Elu,
+        Unary::Affine { scale: -1.5, shift: 0.25 },
+        Unary::Reciprocal { c: 2.0 },
+    ];
+
+    fn reference(f: Unary, x: f64) -> f64 {
+        // erf by quadrature, good to 1e-14 for the arguments here.
+        let erf = |x: f64| {
+            let n = 2000;
+            let h = x / f64::from(n);
+            let weight = |i| if i == 0 || i == n { 1.0 } else { 2.0 + 2.0 * f64::from(i % 2) };
+            let sum: f64 = (0..=n).map(|i| weight(i) * (-(f64::from(i) * h).powi(2)).exp()).sum();
+            sum * h / 3.0 * std::f64::consts::FRAC_2_SQRT_PI
+        };
+        match f {
+            Unary::Identity => x,
+            Unary::Relu => x.max(0.0),
+            Unary::Tanh => x.tanh(),
+            Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Unary::Silu => x / (1.0 + (-x).exp()),
+            Unary::Gelu => 0.5 * x * (1.0 + erf(x / 2f64.sqrt())),
+            Unary::GeluTanh => {
+                0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+            }
+            Unary::Mish => x * x.exp().ln_1p().tanh(),
+            Unary::Elu => {
+                if x > 0.0 {
+                    x
+                } else {
+                    x.exp_m1()
+                }
+            }
+            Unary::Affine { scale, shift } => scale * x + shift,
+            Unary::Reciprocal { c } => c / x,
+        }
+    }
+
+    fn inputs() -> Vec<f64> {
+        let n = if cfg!(miri) { 5 } else { 67 };
+        random(1, n).iter().map(|x| f64::from((x * 5.0) as f32)).collect()
+    }
+
+    fn forward<E: Real>(tolerance: f64) {
+        let x = inputs();
+        for (device, f) in devices::<E>().into_iter().flat_map(|d| ALL.map(|f| (d, f))) {
+            let mut y = vec![E::ZERO; x.len()];
+            device.unary(f, &reals(&x), &mut y);
+            let expected: Vec<f64> = x.iter().map(|&x| reference(f, x)).collect();
+            assert_close(&y, &expected, tolerance, &format!("{device:?} {f:?}"));
+        }
+    }
+
+    #[test]
+    fn functions_are_those_of_their_formulas() {
+        forward::<f32>(3e-7);
+        forward::<f64>(1e-13);
+    }
+
+    #[test]
+    fn the_two_gelus_differ() {
+        let device = devices::<f64>()[0];
+        let (mut erf, mut tanh) = ([0.0], [0.0]);
+        device.unary(Unary::Gelu, &[2.0], &mut erf);
+        device.unary(Unary::GeluTanh, &[2.0], &mut tanh);
+        assert!((erf[0] - tanh[0]).abs() > 5e-5);
+    }
+
+    #[test]
+    fn slopes_match_finite_differences_from_what_they_say_they_need() {
+        let x = inputs();
+        let dy = random(2, x.len());
+        for (device, f) in devices::<f64>().into_iter().flat_map(|d| ALL.map(|f| (d, f))) {
+            let mut y = vec![0.0; x.len()];
+            device.unary(f, &x, &mut y);
+            let mut dx = vec![0.0; x.len()];
+            let known_x = if f.needs_x() { &x[..] } else { &[] };
+            let known_y = if f.needs_y() { &y[..] } else { &[] };
+            device.unary_vjp(f, known_x, known_y, &dy, &mut dx);
+            let expected: Vec<f64> = x
+                .iter()
+                .zip(&dy)
+                .map(|(&x, g)| {
+                    let step = 1e-6 * x.abs().max(0.1);
+                    g * (reference(f, x + step) - reference(f, x - step)) / (2.0 * step)
+                })
+                .collect();
+            assert_close(&dx, &expected, 1e-7, &format!("{device:?} {f:?}"));
+            if f.needs_x() {
+                let mut z = x.clone();
+                device.slope_in_place(f, &dy, &mut z);
+                assert_eq!(z, dx);
+            }
+        }
+    }
+
+    fn extremes<E: Real>() {
+        let x: Vec<E> = reals(&[1e4, -1e4, 0.0, -0.0, f64::NAN]);
+        for (device, f) in devices::<E>().into_iter().flat_map(|d| ALL.map(|f| (d, f))) {
+            let (mut y, mut dx) = (vec![E::ZERO; 5], vec![E::ZERO; 5]);
+            device.unary(f, &x, &mut y);
+            device.unary_vjp(f, &x, &y, &[E::ONE; 5], &mut dx);
+            let what = format!("{device:?} {f:?} {y:?} {dx:?}");
+            let [y, dx] = [y, dx].map(|v| v.iter().map(|v| v.to_f64()).collect::<Vec<_>>());
+            assert!(y[4].is_nan(), "{what}");
+            let far = match f {
+                Unary::Identity | Unary::Affine { .. } | Unary::Reciprocal { .. } => continue,
+                Unary::Relu | Unary::Silu | Unary::Gelu | Unary::GeluTanh | Unary::Mish => (1e4, 0.0, 1.0, 0.0),
+                Unary::Tanh => (1.0, -1.0, 0.0, 0.0),
+                Unary::Sigmoid => (1.0, 0.0, 0.0, 0.0),
+                Unary::Elu => (1e4, -1.0, 1.0, 0.0),
+            };
+            assert_eq!((y[0], y[1], dx[0], dx[1]), far, "{what}");
+            let at_zero = if f == Unary::Sigmoid { 0.5 } else { 0.0 };
+            assert_eq!((y[2], y[3]), (at_zero, at_zero), "{what}");
+            assert!(dx[4].is_nan(), "{what}");
+        }
+    }
+
+    #[test]
+    fn bounded_and_linear_functions_stay_right_far_out_and_pass_nan_on() {
+        extremes::<f32>();
+        extremes::<f64>();
+    }
+
+    #[test]
+    fn binary_operations_and_their_gradients() {
+        for f in [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div] {
+            for device in devices::<f64>() {
+                let (a, dy) = (random(1, 37), random(3, 37));
+                let b: Vec<f64> = random(2, 37).iter().map(|b| b + 3.0).collect();
+                let value = |a: &[f64], b: &[f64]| {
+                    let mut y = vec![0.0; 37];
+                    device.binary(f, a, b, &mut y);
+                    y
+                };
+                let loss = |a: &[f64], b: &[f64]| value(a, b).iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
+                let expected: Vec<f64> = a
+                    .iter()
+                    .zip(&b)
+                    .map(|(a, b)| match f {
+                        Binary::Add => a + b,
+                        Binary::Sub => a - b,
+                        Binary::Mul => a * b,
+                        Binary::Div => a / b,
+                    })
+                    .collect();
+                assert_eq!(value(&a, &b), expected);
+                let (mut da, mut db) = (vec![0.0; 37], vec![0.0; 37]);
+                let needed = matches!(f, Binary::Mul | Binary::Div);
+                let (ga, gb) = if needed { (&a[..], &b[..]) } else { (&[][..], &[][..]) };
+                device.binary_vjp(f, ga, gb, &dy, Some(&mut da), Some(&mut db));
+                assert_close(&da, &gradient(&a, |a| loss(a, &b)), 1e-8, "da");
+                assert_close(&db, &gradient(&b, |b| loss(&a, b)), 1e-8, "db");
+            }
+        }
+    }
+
+    #[test]
+    fn fill_copy_add_and_finiteness() {
+        for device in devices::<f32>() {
+            let (mut y, x) = (vec![0.0; 2100], vec![2.0; 2100]);
+            device.fill(1.5, &mut y);
+            device.add_assign(&x, &mut y);
+            assert!(y.iter().all(|&y| y == 3.5) && device.all_finite(&y));
+            device.copy(&x, &mut y);
+            assert_eq!(x, y);
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                y[2050] = bad;
+                assert!(!device.all_finite(&y));
+            }
+            assert!(device.all_finite(&[]));
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let x: Vec<f32> = reals(&random(1, 100_001));
+        let run = |threads| {
+            on_threads(threads, || {
+                let device = devices::<f32>().pop().unwrap();
+                ALL.map(|f| {
+                    let (mut y, mut dx) = (x.clone(), x.clone());
+                    device.unary(f, &x, &mut y);
+                    device.unary_vjp(f, &x, &y, &x, &mut dx);
+                    (y, dx)
+                })
+            })
+        };
+        assert!(run(1) == run(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "the operand that Tanh needs and dx differ in length")]
+    fn a_missing_operand_is_refused() {
+        devices::<f32>()[0].unary_vjp(Unary::Tanh, &[1.0], &[], &[1.0], &mut [0.0]);
+    }
+}

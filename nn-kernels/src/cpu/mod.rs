@@ -1,7 +1,7 @@
 //! The host's processor.
 //!
-//! Each file holds the kernels of one family. [`simd`] compiles them for every instruction set, and
-//! [`Cpu::new`] picks the one to run; [`par`] spreads large ones over threads.
+//! Each file holds the kernels of one family. `simd` compiles them for every instruction set, and
+//! [`Cpu::new`] picks the one to run; `par` spreads large ones over threads.
 
 #![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
 
@@ -29,8 +29,10 @@ mod loss;
 mod math;
 mod norm;
 mod optim;
+mod patches;
 mod pool;
 mod random;
+mod softmax;
 mod table;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
-use super::{Real, batch_norm, kernels::Kernels, math, reduce};
+use super::{Real, batch_norm, kernels::Kernels, reduce};
 use crate::ops::BatchNormSpec;
 
 kernels! {
@@ -13,13 +13,7 @@ kernels! {
     fn rms_norm<E>(cols: usize, eps: f64, x: &[E], gamma: Option<&[E]>, y: &mut [E], stats: Option<&mut [E]>);
     fn rms_norm_dx<E>(cols: usize, x: &[E], gamma: Option<&[E]>, stats: &[E], dy: &[E], dx: &mut [E]);
     fn rms_norm_dgamma<E>(cols: usize, first: usize, x: &[E], stats: &[E], dy: &[E], dgamma: &mut [E]);
-    fn softmax<E>(cols: usize, x: &[E], y: &mut [E]);
-    fn softmax_vjp<E>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]);
-    fn log_softmax<E>(cols: usize, x: &[E], y: &mut [E]);
-    fn log_softmax_vjp<E>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]);
 }
-
-type RowsMut<'a, E> = Rows<&'a mut [E]>;
 
 /// Mean and 1/√(variance + eps) of a row.
 #[inline(always)]
@@ -185,56 +179,6 @@ fn column_sums<S: Simd, E: Real>(cols: usize, first: usize, x: &[E], y: &mut [E]
     reduce::sum_columns(cols, first, x, x, y, |_| (), |(), x, _| x);
 }
 
-#[inline(always)]
-fn softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
-    for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
-        let max = reduce::max(x);
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = math::exp::<S, E>(x - max);
-        }
-        let scale = E::from_f64(1.0 / reduce::sum(y, |v| v));
-        for y in y {
-            *y = *y * scale;
-        }
-    }
-}
-
-#[inline(always)]
-fn softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
-    let rows = y.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
-    for ((y, dy), dx) in rows {
-        let dot = reduce::sum2(y, dy, |y, g| y * g);
-        for ((dx, y), g) in dx.iter_mut().zip(y).zip(dy) {
-            *dx = E::from_f64(y.to_f64() * (g.to_f64() - dot));
-        }
-    }
-}
-
-#[inline(always)]
-fn log_softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
-    for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
-        let max = reduce::max(x);
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = math::exp::<S, E>(x - max);
-        }
-        let log = max.to_f64() + reduce::sum(y, |v| v).ln();
-        for (y, x) in y.iter_mut().zip(x) {
-            *y = E::from_f64(x.to_f64() - log);
-        }
-    }
-}
-
-#[inline(always)]
-fn log_softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
-    let rows = y.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
-    for ((y, dy), dx) in rows {
-        let sum = E::from_f64(reduce::sum(dy, |g| g));
-        for ((dx, &y), &g) in dx.iter_mut().zip(y).zip(dy) {
-            *dx = g - math::exp::<S, E>(y) * sum;
-        }
-    }
-}
-
 /// How many rows of `cols` values `x` holds.
 #[track_caller]
 pub(crate) fn rows_of<E>(name: &str, cols: usize, x: &[E]) -> usize {
@@ -244,7 +188,7 @@ pub(crate) fn rows_of<E>(name: &str, cols: usize, x: &[E]) -> usize {
 }
 
 #[track_caller]
-fn check(name: &str, operand: &str, found: usize, expected: usize) {
+pub(crate) fn check(name: &str, operand: &str, found: usize, expected: usize) {
     assert_eq!(found, expected, "{name}: {operand} has {found} values, not {expected}");
 }
 
@@ -253,29 +197,6 @@ impl<E: Real> Kernels<E> {
     pub(crate) fn add_column_sums(&self, cols: usize, x: &[E], y: &mut [E]) {
         let isa = self.isa;
         par::split(cols, rows_per_task(x.len() / cols.max(1)), y, &|first, y| run::column_sums(isa, cols, first, x, y));
-    }
-
-    /// Calls `f` with pieces of rows of `x` and `y`.
-    pub(crate) fn by_rows(&self, cols: usize, x: &[E], y: &mut [E], f: impl Fn(&[E], &mut [E]) + Sync) {
-        let rows = x.len() / cols;
-        par::split(rows, rows_per_task(cols), (Rows(x, cols), Rows(y, cols)), &|_, (x, y): (Rows<_>, RowsMut<E>)| {
-            f(x.0, y.0)
-        });
-    }
-
-    /// Calls `f` with pieces of rows of `x`, `dy` and `dx`.
-    pub(crate) fn by_rows_vjp(
-        &self,
-        cols: usize,
-        x: &[E],
-        dy: &[E],
-        dx: &mut [E],
-        f: impl Fn(&[E], &[E], &mut [E]) + Sync,
-    ) {
-        let views = (Rows(x, cols), Rows(dy, cols), Rows(dx, cols));
-        par::split(x.len() / cols, rows_per_task(cols), views, &|_, (x, dy, dx): (Rows<_>, Rows<_>, RowsMut<E>)| {
-            f(x.0, dy.0, dx.0)
-        });
     }
 }
 
@@ -445,34 +366,124 @@ impl<E: Real> Kernels<E> {
             stat[1] = E::from_f64(1.0 / (variance.to_f64() + s.eps).sqrt());
         }
     }
+}
 
-    pub(crate) fn softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
-        rows_of("softmax", cols, x);
-        check("softmax", "y", y.len(), x.len());
-        let isa = self.isa;
-        self.by_rows(cols, x, y, |x, y| run::softmax(isa, cols, x, y));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
+
+    const COLS: [usize; 5] = [1, 3, 16, 33, 100];
+
+    /// Rows whose mean is a thousand times their spread, so that a one-pass variance would be noise.
+    fn far_from_zero(rows: usize, cols: usize) -> Vec<f64> {
+        random(1, rows * cols).iter().map(|x| f64::from((x + 1000.0) as f32)).collect()
     }
 
-    pub(crate) fn softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
-        rows_of("softmax_vjp", cols, y);
-        check("softmax_vjp", "dy", dy.len(), y.len());
-        check("softmax_vjp", "dx", dx.len(), y.len());
-        let isa = self.isa;
-        self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| run::softmax_vjp(isa, cols, y, dy, dx));
+    /// γ·(x − centre)/√(spread + eps) + β, row by row, with the formulas of the definition.
+    fn normalised(cols: usize, centred: bool, x: &[f64], gamma: &[f64], beta: &[f64]) -> Vec<f64> {
+        let row = |x: &[f64]| {
+            let n = cols as f64;
+            let mean = if centred { x.iter().sum::<f64>() / n } else { 0.0 };
+            let spread = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+            let normal = x.iter().map(|x| (x - mean) / (spread + 1e-5).sqrt()).collect::<Vec<_>>();
+            normal.iter().zip(gamma).zip(beta).map(|((x, g), b)| x * g + b).collect::<Vec<_>>()
+        };
+        x.chunks(cols).flat_map(row).collect()
     }
 
-    pub(crate) fn log_softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
-        rows_of("log_softmax", cols, x);
-        check("log_softmax", "y", y.len(), x.len());
-        let isa = self.isa;
-        self.by_rows(cols, x, y, |x, y| run::log_softmax(isa, cols, x, y));
+    fn forward<E: Real>(tolerance: f64) {
+        for (device, cols) in devices::<E>().into_iter().flat_map(|d| COLS.map(|c| (d, c))) {
+            let (gamma, beta, rows) = (random(2, cols), random(3, cols), 5);
+            for x in [random(1, rows * cols), far_from_zero(rows, cols)] {
+                let expected = normalised(cols, true, &x, &gamma, &beta);
+                let (mut y, mut stats) = (vec![E::ZERO; x.len()], vec![E::ZERO; 2 * rows]);
+                let (g, b) = (reals(&gamma), reals(&beta));
+                device.layer_norm(cols, 1e-5, &reals(&x), Some(&g), Some(&b), &mut y, Some(&mut stats));
+                assert_close(&y, &expected, tolerance, &format!("layer_norm {device:?} {cols}"));
+                let means: Vec<E> = stats.iter().copied().step_by(2).collect();
+                let expected: Vec<f64> = x.chunks(cols).map(|x| x.iter().sum::<f64>() / cols as f64).collect();
+                assert_close(&means, &expected, tolerance, "the statistics' means");
+                let expected = normalised(cols, false, &x, &gamma, &vec![0.0; cols]);
+                device.rms_norm(cols, 1e-5, &reals(&x), Some(&g), &mut y, Some(&mut stats[..rows]));
+                assert_close(&y, &expected, tolerance, &format!("rms_norm {device:?} {cols}"));
+            }
+            let (x, ones, zeros) = (random(1, 2 * cols), vec![1.0; cols], vec![0.0; cols]);
+            let mut y = vec![E::ZERO; 2 * cols];
+            device.layer_norm(cols, 1e-5, &reals(&x), None, None, &mut y, None);
+            assert_close(&y, &normalised(cols, true, &x, &ones, &zeros), tolerance, "without gamma and beta");
+            device.layer_norm(cols, 1e-5, &reals(&x), None, Some(&reals(&beta)), &mut y, None);
+            assert_close(&y, &normalised(cols, true, &x, &ones, &beta), tolerance, "without gamma");
+        }
     }
 
-    pub(crate) fn log_softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
-        rows_of("log_softmax_vjp", cols, y);
-        check("log_softmax_vjp", "dy", dy.len(), y.len());
-        check("log_softmax_vjp", "dx", dx.len(), y.len());
-        let isa = self.isa;
-        self.by_rows_vjp(cols, y, dy, dx, |y, dy, dx| run::log_softmax_vjp(isa, cols, y, dy, dx));
+    #[test]
+    fn rows_are_normalised_even_far_from_zero() {
+        forward::<f32>(1e-6);
+        forward::<f64>(1e-12);
+    }
+
+    #[test]
+    fn gradients_of_norms_match_finite_differences_and_parameters_add() {
+        for (device, cols) in devices::<f64>().into_iter().flat_map(|d| [1, 3, 17].map(|c| (d, c))) {
+            let rows = 4;
+            let (x, dy) = (random(1, rows * cols), random(4, rows * cols));
+            let (gamma, beta) = (random(2, cols), random(3, cols));
+            let dot = |y: &[f64]| y.iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
+            let (mut y, mut stats) = (vec![0.0; x.len()], vec![0.0; 2 * rows]);
+            let (mut dx, mut dg, mut db) = (vec![0.0; x.len()], vec![1.0; cols], vec![1.0; cols]);
+            for centred in [true, false] {
+                let loss = |x: &[f64], gamma: &[f64], beta: &[f64]| dot(&normalised(cols, centred, x, gamma, beta));
+                let zeros = vec![0.0; cols];
+                let beta = if centred { &beta } else { &zeros };
+                if centred {
+                    device.layer_norm(cols, 1e-5, &x, Some(&gamma), Some(beta), &mut y, Some(&mut stats));
+                    let (gx, gg, gb) = (Some(&mut dx[..]), Some(&mut dg[..]), Some(&mut db[..]));
+                    device.layer_norm_vjp(cols, &x, Some(&gamma), &stats, &dy, gx, gg, gb);
+                    let expected: Vec<f64> =
+                        gradient(beta, |beta| loss(&x, &gamma, beta)).iter().map(|g| g + 1.0).collect();
+                    assert_close(&db, &expected, 1e-8, "dbeta");
+                } else {
+                    dg.fill(1.0);
+                    device.rms_norm(cols, 1e-5, &x, Some(&gamma), &mut y, Some(&mut stats[..rows]));
+                    let (gx, gg) = (Some(&mut dx[..]), Some(&mut dg[..]));
+                    device.rms_norm_vjp(cols, &x, Some(&gamma), &stats[..rows], &dy, gx, gg);
+                }
+                let expected = gradient(&x, |x| loss(x, &gamma, beta));
+                let absolute = 1e-6 * expected.iter().map(|x| x * x).sum::<f64>().sqrt() + 1e-8;
+                let error: f64 = dx.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+                assert!(error < absolute, "dx {cols} {centred}: {error}");
+                let expected: Vec<f64> =
+                    gradient(&gamma, |gamma| loss(&x, gamma, beta)).iter().map(|g| g + 1.0).collect();
+                assert_close(&dg, &expected, 1e-7, "dgamma");
+            }
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let (rows, cols) = (300, 200);
+        let x: Vec<f32> = reals(&random(1, rows * cols));
+        let gamma: Vec<f32> = reals(&random(2, cols));
+        let run = |threads| {
+            on_threads(threads, || {
+                let device = devices::<f32>().pop().unwrap();
+                let (mut y, mut stats, mut dx) = (x.clone(), vec![0.0; 2 * rows], x.clone());
+                let (mut dg, mut db) = (gamma.clone(), gamma.clone());
+                device.layer_norm(cols, 1e-5, &x, Some(&gamma), None, &mut y, Some(&mut stats));
+                let (gx, gg, gb) = (Some(&mut dx[..]), Some(&mut dg[..]), Some(&mut db[..]));
+                device.layer_norm_vjp(cols, &x, Some(&gamma), &stats, &y, gx, gg, gb);
+                let mut p = x.clone();
+                device.softmax(cols, &x, &mut p);
+                [y, stats, dx, dg, db, p]
+            })
+        };
+        assert!(run(1) == run(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "gamma has 3 values, not 4")]
+    fn a_gamma_of_the_wrong_length_is_refused() {
+        devices::<f32>()[0].rms_norm(4, 1e-5, &[0.0; 8], Some(&[1.0; 3]), &mut [0.0; 8], None);
     }
 }

@@ -92,3 +92,117 @@ impl<E: Real> Kernels<E> {
         par::split(x.len(), GRAIN, (x, target), &|_, (x, target)| run::lerp(isa, tau, x, target));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{assert_close, devices, on_threads, random, reals};
+
+    #[test]
+    fn sgd_follows_pytorch_with_momentum_and_without() {
+        for (device, momentum, nesterov) in
+            devices::<f64>().into_iter().flat_map(|d| [(d, 0.0, false), (d, 0.9, false), (d, 0.9, true)])
+        {
+            let (mut p, mut expected) = (random(1, 37), random(1, 37));
+            let (mut v, mut velocity) = (vec![f64::NAN; 37], [0.0; 37]);
+            for step in 0..3 {
+                let g = random(10 + step, 37);
+                let s = SgdSpec { lr: 0.1, momentum, nesterov, weight_decay: 0.01, grad_scale: 0.5, first: step == 0 };
+                let velocity_given = if momentum == 0.0 { &mut [][..] } else { &mut v[..] };
+                device.sgd(&s, &mut p, &g, velocity_given);
+                for i in 0..37 {
+                    let d = 0.5 * g[i] + 0.01 * expected[i];
+                    velocity[i] = if step == 0 { d } else { momentum * velocity[i] + d };
+                    let direction = match (momentum == 0.0, nesterov) {
+                        (true, _) => d,
+                        (_, true) => d + momentum * velocity[i],
+                        (_, false) => velocity[i],
+                    };
+                    expected[i] -= 0.1 * direction;
+                }
+                assert_close(&p, &expected, 1e-14, &format!("{device:?} {step}"));
+            }
+        }
+    }
+
+    #[test]
+    fn adam_follows_pytorch_with_either_decay() {
+        for (device, decoupled) in devices::<f64>().into_iter().flat_map(|d| [(d, false), (d, true)]) {
+            let (mut p, mut expected) = (random(1, 37), random(1, 37));
+            let (mut m, mut v) = (vec![0.0; 37], vec![0.0; 37]);
+            let (mut first, mut second) = ([0.0; 37], [0.0; 37]);
+            for step in 1..=3 {
+                let g = random(10 + step, 37);
+                let s = AdamSpec {
+                    lr: 1e-2,
+                    beta1: 0.9,
+                    beta2: 0.99,
+                    eps: 1e-8,
+                    weight_decay: 0.1,
+                    decoupled,
+                    grad_scale: 0.5,
+                    step,
+                };
+                device.adam(&s, &mut p, &g, &mut m, &mut v);
+                for i in 0..37 {
+                    let mut d = 0.5 * g[i];
+                    if decoupled {
+                        expected[i] *= 1.0 - 1e-2 * 0.1;
+                    } else {
+                        d += 0.1 * expected[i];
+                    }
+                    first[i] = 0.9 * first[i] + 0.1 * d;
+                    second[i] = 0.99 * second[i] + 0.01 * d * d;
+                    let (c1, c2) = (1.0 - 0.9f64.powi(step as i32), 1.0 - 0.99f64.powi(step as i32));
+                    expected[i] -= 1e-2 / c1 * first[i] / (second[i].sqrt() / c2.sqrt() + 1e-8);
+                }
+                assert_close(&p, &expected, 1e-13, &format!("{device:?} {step}"));
+                assert_close(&m, &first, 1e-13, "m");
+                assert_close(&v, &second, 1e-13, "v");
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_moves_by_its_share() {
+        for device in devices::<f64>() {
+            let (x, mut target) = (random(1, 37), random(2, 37));
+            let expected: Vec<f64> = target.iter().zip(&x).map(|(t, x)| t + 0.005 * (x - t)).collect();
+            device.lerp(0.005, &x, &mut target);
+            assert_close(&target, &expected, 1e-15, "lerp");
+        }
+    }
+
+    #[test]
+    fn sums_of_squares_are_exact_enough_and_the_same_for_any_number_of_threads() {
+        let x = random(1, 100_003);
+        let expected: f64 = x.iter().map(|x| x * x).sum();
+        let single: Vec<f32> = reals(&x);
+        let run = |threads| on_threads(threads, || devices::<f32>().pop().unwrap().sum_of_squares(&single));
+        assert_eq!(run(1).to_bits(), run(4).to_bits());
+        assert!((run(1) / expected - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let g: Vec<f32> = reals(&random(1, 100_003));
+        let s = AdamSpec {
+            lr: 1e-2,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            decoupled: true,
+            grad_scale: 1.0,
+            step: 5,
+        };
+        let run = |threads| {
+            on_threads(threads, || {
+                let (mut p, mut m, mut v) = (g.clone(), g.clone(), vec![0.5; g.len()]);
+                devices::<f32>().pop().unwrap().adam(&s, &mut p, &g, &mut m, &mut v);
+                [p, m, v]
+            })
+        };
+        assert!(run(1) == run(4));
+    }
+}

@@ -111,6 +111,16 @@ pub(crate) const fn threads() -> usize {
     1
 }
 
+/// Runs `f` on every thread of the pool that this thread belongs to, or here.
+pub(crate) fn on_every_thread(f: impl Fn() + Sync) {
+    #[cfg(feature = "threads")]
+    if rayon::current_thread_index().is_some() {
+        rayon::broadcast(|_| f());
+        return;
+    }
+    f();
+}
+
 /// Runs both, on two threads if there is one to spare.
 pub(crate) fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
     let (mut a, mut b) = (Err(Some(a)), Err(Some(b)));

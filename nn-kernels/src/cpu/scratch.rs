@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use super::Buffer;
+use super::{Buffer, par};
 use crate::Pod;
 
 thread_local! {
@@ -24,19 +24,36 @@ pub(crate) struct Scratch<T: Pod> {
     values: PhantomData<T>,
 }
 
+/// A buffer of this thread's that is large enough. One that is not makes room for its successor.
+fn kept(bytes: usize) -> Option<Buffer<u8>> {
+    FREE.with_borrow_mut(|free| match free.iter().position(|b| b.len() >= bytes) {
+        Some(i) => Some(free.swap_remove(i)),
+        None => {
+            free.pop();
+            None
+        }
+    })
+}
+
+fn keep(buffer: Buffer<u8>) {
+    // A thread that is ending has no more use for it.
+    let _ = FREE.try_with(|free| free.borrow_mut().push(buffer));
+}
+
+fn allocated(bytes: usize) -> Buffer<u8> {
+    Buffer::zeroed(bytes).expect("memory for a kernel's scratch")
+}
+
 impl<T: Pod> Scratch<T> {
     /// Memory for `len` values.
     pub(crate) fn new(len: usize) -> Self {
         let bytes = len * size_of::<T>();
-        let kept = FREE.with_borrow_mut(|free| match free.iter().position(|b| b.len() >= bytes) {
-            Some(i) => Some(free.swap_remove(i)),
-            None => {
-                // One that is too small makes room for its successor.
-                free.pop();
-                None
-            }
+        let buffer = kept(bytes).unwrap_or_else(|| {
+            // The whole pool gets one, so that the first call is the last to allocate, whichever threads take part
+            // in later ones.
+            par::on_every_thread(|| keep(allocated(bytes)));
+            kept(bytes).unwrap_or_else(|| allocated(bytes))
         });
-        let buffer = kept.unwrap_or_else(|| Buffer::zeroed(bytes).expect("memory for a kernel's scratch"));
         Self { buffer: Some(buffer), len, values: PhantomData }
     }
 }
@@ -58,8 +75,7 @@ impl<T: Pod> DerefMut for Scratch<T> {
 impl<T: Pod> Drop for Scratch<T> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            // A thread that is ending has no more use for it.
-            let _ = FREE.try_with(|free| free.borrow_mut().push(buffer));
+            keep(buffer);
         }
     }
 }

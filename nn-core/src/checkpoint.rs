@@ -206,7 +206,9 @@ fn read<M: Declared, D: Device>(weights: &Weights<M, D>, file: &Parsed<'_>) -> (
     let names: Vec<_> = file.tensors.names().into_iter().filter(|n| !extra(n)).collect();
     for p in weights.parameters() {
         let Ok(tensor) = file.tensors.tensor(&p.path) else {
-            report.missing.push((p.path.clone(), nearest(&p.path, names.iter().copied())));
+            // A name that is some other parameter's is not this one's, misspelt.
+            let free = names.iter().copied().filter(|n| !weights.parameters().iter().any(|p| p.path == *n));
+            report.missing.push((p.path.clone(), nearest(&p.path, free)));
             continue;
         };
         if tensor.shape() != p.dims.to_vec() {

@@ -2,6 +2,7 @@ use nn_kernels::{Cpu, Device};
 
 use crate::layer::{Declared, Layer, Module};
 use crate::signature::{Sig, Signature};
+use crate::table::parameters;
 use crate::tree::Node;
 use crate::Size;
 
@@ -39,6 +40,17 @@ impl Describe {
     pub fn of<M: Module<D, X>, D: Device, X: Signature>() -> Self {
         let mut all = Self::default();
         M::describe(&mut all);
+        // Where the parameters are another's, the table has none below this path.
+        let table = parameters(M::TREE, None);
+        let below = |p: &str, path: &str| match p.strip_prefix(path) {
+            Some(rest) => path.is_empty() || rest.is_empty() || rest.starts_with('.'),
+            None => false,
+        };
+        for row in all.rows.iter_mut().filter(|row| row.params > 0) {
+            if !table.iter().any(|p| below(&p.path, &row.path)) {
+                row.params = 0;
+            }
+        }
         all
     }
 

@@ -1,5 +1,90 @@
-//! Neural-network layers whose shapes the compiler checks.
+#![doc = include_str!("../README.md")]
+//!
+//! # Where to find what
+//!
+//! * Declaring models: [`module`](macro@module), [`sequential!`], [`T!`], [`layer`](macro@layer).
+//! * Running them: [`Model`], or [`Weights`] and [`Workspace`] where threads share one set of weights.
+//! * Training: [`Loss`], [`Optimizer`], [`Schedule`], [`Batches`], [`Initialiser`].
+//! * Writing a layer: [`Params`], [`Layer`], [`Module`], and [`check`] to test it.
+//! * Shapes: [`Dim`], [`Signature`], [`Sig`], [`Rule`], [`Fault`].
 
-pub use nn_core::*;
 #[doc(hidden)]
 pub use nn_core::__private;
+pub use nn_core::*;
+
+/// Declares a module: on a struct of layers, on its `impl` with `forward`, and on a type alias that makes a
+/// generic module concrete.
+///
+/// **On a struct**, each field is a layer or a module. The struct's parameters are dimensions (`const D: usize`), and a
+/// field's arguments may compute with them (`{ 4 * D }`, `+ - * /`). Numbers that are not dimensions are literals:
+/// `LayerNorm<D, 1e-12>`. Field attributes:
+/// * `#[init(Zero)]`: the [`Initialiser`] of everything below, in place of the layers' own;
+/// * `#[tied = "tok.weight"]`: no parameter of its own: it uses, and adds its gradient to, the parameter at that path of the same
+///   module.
+///
+/// **On an impl**, `fn forward(&self, x: T![..], ..) -> T![..]` is read, and its gradient is written. Its body is made of `let` (with
+/// tuples), calls of fields (`self.up(x)`), layers without parameters by their type (`ReLU(x)`, `MaxPool2D::<2>(x)`),
+/// `+ - * /` of values of one shape and of a value with a number, unary `-`, and tuples. A value may be used several times; then its gradients
+/// add. A field may be called several times; then its parameters are shared.
+///
+/// **On an alias**, the model that it names is checked: `#[module] type Tiny = Gpt<64, 384, 6>;`.
+///
+/// ```
+/// use nn::{LayerNorm, Linear, Model, MSE, ReLU, Sgd, module};
+///
+/// #[module]
+/// struct Block<const D: usize> {
+///     norm: LayerNorm<D>,
+///     up: Linear<D, { 2 * D }>,
+///     #[init(nn::Zero)]
+///     down: Linear<{ 2 * D }, D>,
+/// }
+///
+/// #[module]
+/// impl<const D: usize> Block<D> {
+///     fn forward(&self, x: T![3, D]) -> T![3, D] {
+///         let h = ReLU(self.up(self.norm(x)));
+///         x + self.down(h)
+///     }
+/// }
+///
+/// #[module]
+/// type Small = Block<4>;
+///
+/// let mut model = Model::<Small>::init(1, 2)?;
+/// let x = [0.25; 2 * 3 * 4];
+/// // `down` starts as zero: the block is the identity.
+/// assert_eq!(model.forward(&x)?, x);
+/// let loss = model.train_step(&x, &[0.0; 24], &MSE::default(), &mut Sgd::new(0.1))?;
+/// assert_eq!(loss, 0.0625);
+/// # Ok::<(), nn::Error>(())
+/// ```
+pub use nn_macros::module;
+
+/// Declares a chain of layers: `VIS Name: [IN] -> [OUT] = Layer, name: Layer, …`.
+///
+/// The signature is `[1, 28, 28]` for a tensor, `Ids[512]` for indices, `[..512, 64]` with a bounded axis, or a type. Layers without
+/// a name are numbered, as in PyTorch's `Sequential`: `0.weight`, `2.weight`. A chain is a module like any other, so chains nest, and it may have
+/// parameters: `Trunk<const D: usize>: [D] -> [D] = …`.
+///
+/// ```
+/// use nn::{Embedding, Linear, Model, ReLU, sequential};
+///
+/// sequential! {
+///     /// Next-character scores.
+///     pub Bigram: Ids[..16] -> [..16, 27] = tok: Embedding<27, 8>, ReLU, Linear<8, 27>
+/// }
+///
+/// let mut model = Model::<Bigram>::init(1, 1)?;
+/// assert_eq!(model.forward(&[1, 2, 3])?.len(), 3 * 27); // any length up to 16
+/// assert_eq!(model.weights().parameters()[1].path, "2.weight");
+/// # Ok::<(), nn::Error>(())
+/// ```
+pub use nn_macros::sequential;
+
+/// Declares a leaf layer: `#[layer] pub struct Name<const A: usize, …>;`.
+///
+/// It becomes a struct over dimensions that are types, `NameOf<A, …>`, and the alias `Name` with `const` parameters; with [`Rebind`]
+/// implemented, so that its arguments can be computed in a module. Type parameters and defaults pass through. What it computes, one
+/// implements: [`Params`], [`Layer`] and [`Module`].
+pub use nn_macros::layer;

@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release --example digits`
 
+mod digits;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -10,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Parser;
+use nn::kernels::philox::Philox;
 use nn::{AdamW, Batches, CrossEntropy, Model, Schedule, argmax, gather, sequential};
-use support::data::{Pictures, digits};
+use support::data::Pictures;
 use support::plot::{Chart, Curve, Tile, charts, tiles};
 
 sequential! {
@@ -47,7 +49,7 @@ struct Options {
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     std::fs::create_dir_all(&options.out)?;
-    let (train, test) = digits()?.split(1437);
+    let (train, test) = digits::read(1437)?;
     println!("{} pictures to train on, {} to test on\n", train.len(), test.len());
 
     let mut model = Model::<DigitNet>::init(options.seed, options.batch)?;
@@ -61,6 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     let [mut train_loss, mut test_loss, mut accuracy] = [const { Vec::new() }; 3];
+    let mut random = Philox::new(options.seed, 0);
     let bar = support::progress(steps);
     let start = Instant::now();
     while batches.epoch() < options.epochs {
@@ -68,6 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         while let Some(indices) = batches.next_batch() {
             gather(&train.pixels, train.each(), indices, &mut pixels)?;
             gather(&train.labels, 1, indices, &mut labels)?;
+            shift(&mut pixels, train.size, &mut random);
             sum += model.train_step(&pixels, &labels, &loss, &mut optimizer)?;
             count += 1;
             bar.inc(1);
@@ -102,7 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 title: "loss",
                 x: "epoch",
                 curves: &[
-                    Curve { name: "train (with dropout)", points: &train_loss },
+                    Curve { name: "train (dropout, shifts)", points: &train_loss },
                     Curve { name: "test", points: &test_loss },
                 ],
                 range: None,
@@ -119,6 +123,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     draw_mistakes(&mistakes, &test, &before)?;
     println!("pictures: {} and {}", curves.display(), mistakes.display());
     if same { Ok(()) } else { Err("the checkpoint does not give the model back".into()) }
+}
+
+/// Moves each picture by up to one pixel: a new hand writes elsewhere.
+fn shift(pixels: &mut [f32], [height, width]: [usize; 2], random: &mut Philox) {
+    let mut moved = vec![0.0; height * width];
+    for picture in pixels.chunks_mut(height * width) {
+        let (down, right) = (random.below(3) as usize, random.below(3) as usize);
+        for (i, v) in moved.iter_mut().enumerate() {
+            let (y, x) = (i / width + 1, i % width + 1);
+            let inside = (down..height + down).contains(&y) && (right..width + right).contains(&x);
+            *v = if inside { picture[(y - down) * width + x - right] } else { 0.0 };
+        }
+        picture.copy_from_slice(&moved);
+    }
 }
 
 /// The scores of every picture, as many at a time as the workspace has room for.

@@ -2,6 +2,7 @@
 //!
 //! `scripts/get-data.sh mnist`, then `cargo run --release --example mnist`
 
+mod idx;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -11,7 +12,6 @@ use std::time::Instant;
 
 use clap::Parser;
 use nn::{AdamW, Batches, CrossEntropy, Model, Schedule, argmax, gather, sequential};
-use support::data::idx;
 use support::plot::{Chart, Curve, Tile, charts, tiles};
 
 sequential! {
@@ -54,8 +54,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(text.into());
     }
     std::fs::create_dir_all(&options.out)?;
-    let train = idx(&options.data, "train-images-idx3-ubyte", "train-labels-idx1-ubyte")?;
-    let test = idx(&options.data, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")?;
+    let train = idx::read(&options.data, "train-images-idx3-ubyte", "train-labels-idx1-ubyte")?;
+    let test = idx::read(&options.data, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")?;
 
     let mut model = Model::<LeNet>::init(options.seed, options.batch)?;
     println!("{}\n", model.summary());
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             count += 1;
             bar.inc(1);
             if count == 100 {
-                train_loss.push((optimizer_epoch(bar.position(), batches.per_epoch()), sum / f64::from(count)));
+                train_loss.push((epochs(bar.position(), batches.per_epoch()), sum / f64::from(count)));
                 (sum, count) = (0.0, 0);
             }
         }
@@ -123,6 +123,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Steps in epochs.
-fn optimizer_epoch(steps: u64, per_epoch: usize) -> f64 {
+fn epochs(steps: u64, per_epoch: usize) -> f64 {
     steps as f64 / per_epoch as f64
 }

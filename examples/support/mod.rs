@@ -1,12 +1,12 @@
 //! What the examples share: data, progress, pictures.
 
-pub mod data;
-pub mod plot;
+pub(crate) mod data;
+pub(crate) mod plot;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar for `steps` steps of training.
-pub fn progress(steps: u64) -> ProgressBar {
+pub(crate) fn progress(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} steps · {per_sec} · {eta} left · {msg}");
     bar.set_style(style.expect("the template is well-formed"));

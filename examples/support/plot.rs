@@ -1,3 +1,5 @@
+//! Pictures of how training went.
+
 use std::path::Path;
 use std::sync::Once;
 
@@ -10,18 +12,18 @@ const COLOURS: [RGBColor; 4] =
     [RGBColor(31, 119, 180), RGBColor(255, 127, 14), RGBColor(44, 160, 44), RGBColor(214, 39, 40)];
 
 /// A line of a chart: its name, and its points from left to right.
-pub struct Curve<'a> {
-    pub name: &'a str,
-    pub points: &'a [(f64, f64)],
+pub(crate) struct Curve<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) points: &'a [(f64, f64)],
 }
 
 /// One chart of a picture.
-pub struct Chart<'a> {
-    pub title: &'a str,
-    pub x: &'a str,
-    pub curves: &'a [Curve<'a>],
+pub(crate) struct Chart<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) x: &'a str,
+    pub(crate) curves: &'a [Curve<'a>],
     /// From where to where the vertical axis goes; `None`: as the points do.
-    pub range: Option<(f64, f64)>,
+    pub(crate) range: Option<(f64, f64)>,
 }
 
 /// The font travels with the program, so that no system library has to be there.
@@ -34,7 +36,7 @@ fn font() {
 }
 
 /// Writes charts side by side.
-pub fn charts(path: &Path, charts: &[Chart<'_>]) -> Result<()> {
+pub(crate) fn charts(path: &Path, charts: &[Chart<'_>]) -> Result<()> {
     font();
     let root = BitMapBackend::new(path, (560 * charts.len() as u32, 420)).into_drawing_area();
     root.fill(&WHITE)?;
@@ -76,14 +78,14 @@ pub fn charts(path: &Path, charts: &[Chart<'_>]) -> Result<()> {
 }
 
 /// A picture with its caption.
-pub struct Tile<'a> {
+pub(crate) struct Tile<'a> {
     /// Grey values in [0, 1], row by row.
-    pub pixels: &'a [f32],
-    pub caption: String,
+    pub(crate) pixels: &'a [f32],
+    pub(crate) caption: String,
 }
 
 /// Writes small pictures in a grid, eight to a row.
-pub fn tiles(path: &Path, title: &str, size: [usize; 2], tiles: &[Tile<'_>]) -> Result<()> {
+pub(crate) fn tiles(path: &Path, title: &str, size: [usize; 2], tiles: &[Tile<'_>]) -> Result<()> {
     font();
     const COLUMNS: usize = 8;
     const SIDE: i32 = 112;

@@ -3,7 +3,6 @@
 //! [`gradients`] compares every gradient with finite differences. [`Run`] calls a layer on slices of the host.
 //!
 //! ```
-//! # use nn_core as nn;
 //! use nn::{LinearTanh, T, Mode, check};
 //! check::gradients::<LinearTanh<5, 3>, T![4, 5]>(2, Mode::Train, 1).assert_within(1e-7);
 //! ```
@@ -165,7 +164,10 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
     #[track_caller]
     pub fn get(&self, path: &str) -> Vec<D::Elem> {
         let place = find(&self.places, path);
-        place.reorder(if place.in_state { &self.state[range(place)] } else { &self.params[range(place)] }, false)
+        place.reorder(
+            if place.in_state { &self.state[range(place)] } else { &self.params[range(place)] },
+            false,
+        )
     }
 
     /// The gradient of a parameter, in the checkpoint's layout. Panics if there is none of that name.
@@ -355,8 +357,17 @@ fn find<'p>(places: &'p [Parameter], path: &str) -> &'p Parameter {
     places.iter().find(|p| p.path == path).unwrap_or_else(|| panic!("there is no parameter `{path}`"))
 }
 
-fn tensors<'a, D: Device>(cx: &Ctx<'_, D>, kept: bool, sig: &Sig, buffer: &'a mut D::Buffer<u8>) -> Tensors<'a, D> {
-    if kept { TensorsMut::carve(cx, sig, &mut Region::new(D::view_mut(buffer))).freeze() } else { Tensors::EMPTY }
+fn tensors<'a, D: Device>(
+    cx: &Ctx<'_, D>,
+    kept: bool,
+    sig: &Sig,
+    buffer: &'a mut D::Buffer<u8>,
+) -> Tensors<'a, D> {
+    if kept {
+        TensorsMut::carve(cx, sig, &mut Region::new(D::view_mut(buffer))).freeze()
+    } else {
+        Tensors::EMPTY
+    }
 }
 
 fn host<D: Device>(device: &D, tensor: Tensor<'_, D>) -> Values<D::Elem> {
@@ -375,8 +386,9 @@ fn host<D: Device>(device: &D, tensor: Tensor<'_, D>) -> Values<D::Elem> {
 }
 
 fn same_bits<E: Float>(a: &[Option<Vec<E>>], b: &[Option<Vec<E>>]) -> bool {
-    let bits =
-        |all: &[Option<Vec<E>>]| -> Vec<u64> { all.iter().flatten().flatten().map(|v| v.to_f64().to_bits()).collect() };
+    let bits = |all: &[Option<Vec<E>>]| -> Vec<u64> {
+        all.iter().flatten().flatten().map(|v| v.to_f64().to_bits()).collect()
+    };
     bits(a) == bits(b)
 }
 
@@ -472,7 +484,8 @@ impl Options {
             M::LABEL
         );
 
-        let size = norm(dy.iter().filter_map(|d| if let Values::Real(d) = d { Some(d) } else { None }).flatten());
+        let size =
+            norm(dy.iter().filter_map(|d| if let Values::Real(d) = d { Some(d) } else { None }).flatten());
         let step = self.step;
         let slope = |run: &mut Run<M, X, Cpu<f64>>, inputs: &mut Vec<Values<f64>>, at: At| {
             let value = at.of(run, inputs);
@@ -482,12 +495,13 @@ impl Options {
                 run.forward_only(inputs)
             });
             *at.place(run, inputs) = value;
-            let terms = above.iter().zip(&below).zip(&dy).map(|((above, below), dy)| match (above, below, dy) {
-                (Values::Real(a), Values::Real(b), Values::Real(dy)) => {
-                    a.iter().zip(b).zip(dy).map(|((a, b), dy)| (a - b) * dy).sum()
-                }
-                _ => 0.0,
-            });
+            let terms =
+                above.iter().zip(&below).zip(&dy).map(|((above, below), dy)| match (above, below, dy) {
+                    (Values::Real(a), Values::Real(b), Values::Real(dy)) => {
+                        a.iter().zip(b).zip(dy).map(|((a, b), dy)| (a - b) * dy).sum()
+                    }
+                    _ => 0.0,
+                });
             terms.sum::<f64>() / ((value + step) - (value - step))
         };
         let mut report = GradientReport { layer: M::LABEL.as_str().to_owned(), tensors: Vec::new() };
@@ -498,7 +512,8 @@ impl Options {
                 report.tensors.push((format!("input {i}"), error(gradient, &slopes, size)));
             }
         }
-        let params: Vec<_> = run.places.iter().filter(|p| !p.in_state).map(|p| (p.path.clone(), range(p))).collect();
+        let params: Vec<_> =
+            run.places.iter().filter(|p| !p.in_state).map(|p| (p.path.clone(), range(p))).collect();
         for (path, range) in params {
             let slopes: Vec<_> = range.clone().map(|k| slope(&mut run, &mut inputs, At::Param(k))).collect();
             report.tensors.push((path, error(&gradients.dparams[range], &slopes, size)));
@@ -510,7 +525,11 @@ impl Options {
 /// Checks every gradient of `M`, given `X`, against central finite differences of Σ y·dy in double precision,
 /// at random inputs, parameters and dy. [`Options`] has more to choose.
 #[track_caller]
-pub fn gradients<M: Module<Cpu<f64>, X>, X: Signature>(batch: usize, mode: Mode, seed: u64) -> GradientReport {
+pub fn gradients<M: Module<Cpu<f64>, X>, X: Signature>(
+    batch: usize,
+    mode: Mode,
+    seed: u64,
+) -> GradientReport {
     Options::new(batch, mode, seed).check::<M, X>()
 }
 
@@ -603,7 +622,8 @@ mod tests {
 
     impl<const MISTAKE: usize> Params for Times<MISTAKE> {
         const LABEL: Text = Text::new().str("Times");
-        const TREE: &'static Node = &Node::of(&[Leaf::new("weight", Dims::of([4]), Role::Weight, Init::Constant(2.0))]);
+        const TREE: &'static Node =
+            &Node::of(&[Leaf::new("weight", Dims::of([4]), Role::Weight, Init::Constant(2.0))]);
     }
     impl<X: Signature, const MISTAKE: usize> Layer<X> for Times<MISTAKE> {
         const RULE: Rule = Rule::ok(X::SIG);

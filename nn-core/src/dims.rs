@@ -45,6 +45,8 @@ pub enum Impossible {
     Overflow,
     /// Arithmetic on a bounded dimension.
     Bounded,
+    /// The tag of a bounded dimension that is none.
+    Tag(u8),
 }
 
 impl Extent {
@@ -122,14 +124,13 @@ impl Extent {
         self.binary(other, result)
     }
 
-    /// Appends it to a text: `64`, `..512`, `?`.
+    /// Appends it to a text: `64`, `..512`, `..512 (length 1)` for the tag 1, `?`.
     pub const fn write(&self, text: Text) -> Text {
-        if self.is_poison() {
-            text.str("?")
-        } else if self.length.is_some() {
-            text.str("..").num(self.n)
-        } else {
-            text.num(self.n)
+        match self.length {
+            _ if self.is_poison() => text.str("?"),
+            None => text.num(self.n),
+            Some(0) => text.str("..").num(self.n),
+            Some(tag) => text.str("..").num(self.n).str(" (length ").num(tag as usize).str(")"),
         }
     }
 }
@@ -141,6 +142,7 @@ impl Impossible {
             Self::NotWhole(a, b) => text.num(a).str(" / ").num(b).str(" is not a whole number"),
             Self::Negative(a, b) => text.num(a).str(" - ").num(b).str(" is below zero"),
             Self::Overflow => text.str("the number is too large"),
+            Self::Tag(tag) => text.str("the tag of `UpTo` is ").num(tag as usize).str(", not one of 0, 1, 2 and 3"),
             Self::Bounded => text.str("a bounded dimension can't be computed with"),
         }
     }
@@ -182,8 +184,9 @@ arithmetic! {
 #[derive(Clone, Copy, Debug)]
 pub struct UpTo<N, const TAG: u8 = 0>(PhantomData<N>);
 impl<N: Dim, const TAG: u8> Dim for UpTo<N, TAG> {
-    const EXTENT: Extent = {
-        assert!((TAG as usize) < MAX_LENGTHS, "the tag of an `UpTo` is 0, 1, 2 or 3");
+    const EXTENT: Extent = if TAG as usize >= MAX_LENGTHS {
+        Extent::impossible(Impossible::Tag(TAG))
+    } else {
         Extent { n: N::EXTENT.n, length: Some(TAG), why: N::EXTENT.why }
     };
 }

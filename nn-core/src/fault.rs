@@ -8,18 +8,31 @@ pub struct Fault {
     message: Text,
     path: Text,
     from: Text,
+    /// Whether it is the input that doesn't fit, so that it matters where that comes from.
+    of_input: bool,
 }
 
 impl Fault {
     /// From a finished message.
     pub const fn new(message: Text) -> Self {
-        Self { message, path: Text::new(), from: Text::new() }
+        Self { message, path: Text::new(), from: Text::new(), of_input: false }
+    }
+
+    /// From a finished message that ends in what the layer is given: who gives it is added.
+    pub const fn of_input(message: Text) -> Self {
+        Self { of_input: true, ..Self::new(message) }
+    }
+
+    /// The same, with more to its message.
+    pub const fn because(mut self, why: &str) -> Self {
+        self.message = self.message.str(why);
+        self
     }
 
     /// The same fault seen from the module that holds the layer in the field `name`, which gets its input
     /// from `from` (empty: the module's own input).
     pub const fn within(mut self, name: &str, from: &str) -> Self {
-        if self.path.is_empty() && !from.is_empty() {
+        if self.of_input && self.path.is_empty() && !from.is_empty() {
             self.from = self.from.str(from);
         }
         if !name.is_empty() {
@@ -59,11 +72,13 @@ pub const fn accept(fault: &Option<Fault>) {
     }
 }
 
-/// [`accept`] for a layer in a chain, which gets its input from the layer named `from`.
+/// [`accept`] for the layer in the field `name`, which gets its input from the layer named `from`. The arrow
+/// is on the field, so its name is said only if the fault is further in.
 #[track_caller]
-pub const fn accept_from(fault: &Option<Fault>, from: &str) {
+pub const fn accept_from(fault: &Option<Fault>, name: &str, from: &str) {
     if let Some(fault) = fault {
-        panic!("{}", fault.within("", from).text().as_str())
+        let name = if fault.path.is_empty() { "" } else { name };
+        panic!("{}", fault.within(name, from).text().as_str())
     }
 }
 
@@ -108,7 +123,13 @@ impl Rule {
     /// A layer that takes something else than it is given; `takes` is that something.
     pub const fn mismatch(label: &Text, takes: Text, given: &Sig, out: Sig) -> Self {
         let text = Text::new().str("shape mismatch: `").text(label).str("` takes ").text(&takes);
-        Self { out, fault: Some(Fault::new(given.write(text.str(", but it is given ")))) }
+        Self { out, fault: Some(Fault::of_input(given.write(text.str(", but it is given ")))) }
+    }
+
+    /// The rule of a layer that keeps its input's shape: after a fault it can't be known which of the two is
+    /// wrong, and what follows is silent.
+    pub const fn keeping(self) -> Self {
+        if self.fault.is_some() { Self { out: Sig::POISON, ..self } } else { self }
     }
 
     /// The layer's arguments are checked first: an impossible one is a fault of this layer.
@@ -158,6 +179,7 @@ const fn one(label: &Text, args: &[Extent], given: &Sig, kind: Kind) -> Input {
         return Input::Tensor(given.dims(0));
     }
     let takes = match kind {
+        Kind::Real if given.len() == 1 => "one tensor of numbers",
         Kind::Real => "one tensor",
         Kind::Ids => "one tensor of ids",
     };
@@ -177,7 +199,8 @@ pub const fn two_equal(label: &Text, given: &Sig) -> Rule {
     if t[0].dims.same(&t[1].dims) {
         return Rule::ok(given.nth(0));
     }
-    Rule::mismatch(label, Text::new().str("two tensors of one shape"), given, given.nth(0))
+    // Which of them is right can't be known, nor what would have followed.
+    Rule::mismatch(label, Text::new().str("two tensors of one shape"), given, Sig::POISON)
 }
 
 /// A label with its arguments: `Linear<784, 64>`.

@@ -54,7 +54,7 @@ pub fn gradient<'s, D: Device, V: Signature>(
 /// y = layer(x), for a layer within a module.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "generated code calls it, with one argument a buffer")]
-pub fn forward<D: Device, L: Module<D, X>, X: Signature>(
+pub(crate) fn forward<D: Device, L: Module<D, X>, X: Signature>(
     cx: &mut Ctx<'_, D>,
     step: Step,
     params: View<'_, D>,
@@ -83,7 +83,7 @@ pub fn forward<D: Device, L: Module<D, X>, X: Signature>(
 /// The gradients of [`forward`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "generated code calls it, with one argument a buffer")]
-pub fn vjp<D: Device, L: Module<D, X>, X: Signature>(
+pub(crate) fn vjp<D: Device, L: Module<D, X>, X: Signature>(
     cx: &mut Ctx<'_, D>,
     step: Step,
     params: View<'_, D>,

@@ -34,6 +34,10 @@ pub enum Init {
 ///
 /// It replaces what layers choose for their weights; biases become zero, and gains of normalisations stay
 /// one. [`Zero`] makes everything zero.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an initialiser",
+    note = "take one of `Zero`, `Xavier`, `XavierNormal`, `Kaiming`, `KaimingNormal`, `TruncatedNormal`, `Orthogonal`, `Normal02`"
+)]
 pub trait Initialiser: 'static {
     /// How weights get their values.
     const INIT: Init;

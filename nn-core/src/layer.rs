@@ -9,6 +9,10 @@ use crate::tree::Node;
 use crate::{Size, Text};
 
 /// What a layer has whatever it is given: a name and parameters.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a layer",
+    note = "layers are declared with `#[module]`, `sequential!` or `#[layer]`"
+)]
 pub trait Params: 'static {
     /// Its name with its arguments, as messages and tables show it: `Linear<784, 64>`.
     const LABEL: Text;
@@ -20,7 +24,7 @@ pub trait Params: 'static {
 /// is a [`Rule::fault`], in words and numbers, and not a missing implementation.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a layer",
-    note = "layers are declared with `#[module]`, `sequential!` or `#[layer]`; a value needs no layer: it is passed as it is"
+    note = "layers are declared with `#[module]`, `sequential!` or `#[layer]`"
 )]
 pub trait Layer<X: Signature>: Params {
     /// What it gives, and what is wrong with what it is given.
@@ -248,6 +252,10 @@ impl<'a, D: Device> Vjp<'a, D> {
 
 /// The same layer with other arguments, so that `{4 * D}` can be one: `To` is the layer whose arguments are
 /// those of the tuple, [`Keep`] standing for what it already has.
+#[diagnostic::on_unimplemented(
+    message = "the arguments of `{Self}` can't be computed",
+    note = "`{{4 * D}}` can be an argument of a layer, in the place of a number"
+)]
 pub trait Rebind<Args> {
     /// The layer with the new arguments.
     type To;

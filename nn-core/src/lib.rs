@@ -3,6 +3,7 @@
 // What the macros generate names `::nn`, also here.
 extern crate self as nn;
 
+mod at;
 mod batches;
 mod buffers;
 pub mod check;
@@ -46,6 +47,7 @@ pub use init::{
 };
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
 pub use layers::batch_norm::*;
+pub use layers::combine::*;
 pub use layers::conv::*;
 pub use layers::dropout::*;
 pub use layers::elementwise::*;
@@ -77,9 +79,13 @@ pub use tree::{Child, Field, Leaf, Node, Role, Stored};
 /// What the macros' code names. Not for use by hand.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::at::{
+        At, Inert, NoLayer, NoPart, NoSig, NoUses, Part, Runs, SigOf, Unknown, Uses, UsesOf, describe, forward,
+        has_forward, vjp,
+    };
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
-    pub use crate::glue::{Step, forward, gradient, kept, value, vjp};
+    pub use crate::glue::{Step, gradient, kept, value};
     pub use crate::size::{largest, sum};
-    pub use crate::tree::{check_declared, check_free, check_split, check_used, field, module_rule, within};
+    pub use crate::tree::{check_declared, check_free, check_possible, check_split, check_used, field, module_rule, within};
     pub use crate::*;
 }

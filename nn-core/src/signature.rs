@@ -150,8 +150,11 @@ impl Sig {
         size
     }
 
-    /// Appends it to a text: `[3, 4]`, `ids [12]`, `([3, 4], [5])`.
+    /// Appends it to a text: `[3, 4]`, `ids [12]`, `([3, 4], [5])`, `nothing`.
     pub const fn write(&self, text: Text) -> Text {
+        if self.len == 0 {
+            return text.str("nothing");
+        }
         let mut text = if self.len == 1 { text } else { text.str("(") };
         let mut i = 0;
         while i < self.len {

@@ -353,6 +353,14 @@ impl<'a, D: Memory> Region<'a, D> {
         Self(self.next(cx.bytes(size)))
     }
 
+    /// The next `n` buffers of a planned size, to be taken one by one.
+    pub fn parts(&mut self, cx: &Ctx<'_, D>, size: Size, n: usize) -> Self
+    where
+        D: Device,
+    {
+        Self(self.next(n * cx.bytes(size)))
+    }
+
     fn next(&mut self, bytes: usize) -> D::ViewMut<'a, u8> {
         let all = std::mem::replace(&mut self.0, D::empty_mut());
         let (part, rest) = D::split_mut(all, bytes.next_multiple_of(Size::ALIGN));
@@ -414,6 +422,23 @@ impl<'a, D: Memory> RegionRef<'a, D> {
         D: Device,
     {
         Self(self.next(cx.bytes(size)))
+    }
+
+    /// The next `n` buffers of a planned size.
+    pub fn parts(&mut self, cx: &Ctx<'_, D>, size: Size, n: usize) -> Self
+    where
+        D: Device,
+    {
+        Self(self.next(n * cx.bytes(size)))
+    }
+
+    /// Of buffers of one planned size, the one with `i` before it.
+    pub fn nth(&self, cx: &Ctx<'_, D>, size: Size, i: usize) -> Self
+    where
+        D: Device,
+    {
+        let bytes = cx.bytes(size);
+        Self(D::split(D::split(self.0, i * bytes).1, bytes).0)
     }
 
     /// The same memory, for a shorter time.

@@ -61,8 +61,15 @@ impl Leaf {
     }
 
     const fn room(&self) -> usize {
-        // An impossible dimension is a fault elsewhere; here it must only not overflow.
-        if self.dims.is_poison() { 0 } else { self.dims.numel().next_multiple_of(ALIGN) }
+        // An impossible dimension is a fault elsewhere; here it must only not overflow. Nor may a sum of what no
+        // machine holds, which is an error where memory is asked for.
+        const MOST: usize = (usize::MAX >> 16) / ALIGN * ALIGN;
+        let n = self.dims.numel();
+        match self.dims.is_poison() {
+            true => 0,
+            false if n > MOST => MOST,
+            false => n.next_multiple_of(ALIGN),
+        }
     }
 }
 
@@ -313,11 +320,14 @@ pub const fn module_rule(
     found: &Sig,
     faults: &[Option<Fault>],
 ) -> Rule {
-    if given.is_poison() {
-        return Rule::ok(*gives);
-    }
-    if !given.same(takes) {
-        return Rule::mismatch(label, takes.write(Text::new()), given, *gives);
+    let impossible = check_possible(label, "take", takes);
+    if impossible.is_none() {
+        if given.is_poison() {
+            return Rule::ok(*gives);
+        }
+        if !given.same(takes) {
+            return Rule::mismatch(label, takes.write(Text::new()), given, *gives);
+        }
     }
     let mut i = 0;
     while i < faults.len() {
@@ -326,7 +336,11 @@ pub const fn module_rule(
         }
         i += 1;
     }
-    Rule { out: *gives, fault: check_declared(label, gives, found) }
+    let fault = match (impossible, check_possible(label, "give", gives)) {
+        (Some(fault), _) | (None, Some(fault)) => Some(fault),
+        (None, None) => check_declared(label, gives, found),
+    };
+    Rule { out: *gives, fault }
 }
 
 /// Whether a module gives what it declares.
@@ -352,26 +366,44 @@ pub const fn check_split(given: &Sig, names: usize) -> Option<Fault> {
     if given.is_poison() || given.len() == names {
         return None;
     }
-    let text = Text::new().num(names).str(" names for ").num(given.len()).str(" values: this gives ");
+    let text = Text::new().num(names).str(if names == 1 { " name for " } else { " names for " });
+    let text = text.num(given.len()).str(if given.len() == 1 { " value: this gives " } else { " values: this gives " });
     Some(Fault::new(given.write(text)))
 }
 
 /// Whether a layer that is called by its type has no parameters.
-pub const fn check_free<L: crate::Params>() -> Option<Fault> {
-    if L::TREE.params() + L::TREE.state() == 0 {
+pub const fn check_free(label: &Text, tree: &Node) -> Option<Fault> {
+    if tree.params() + tree.state() == 0 {
         return None;
     }
-    let text = Text::new().str("`").text(&L::LABEL).str("` has parameters: make it a field of the struct");
+    let text = Text::new().str("`").text(label).str("` has parameters: make it a field of the struct");
     Some(Fault::new(text))
 }
 
-/// Whether every field of a module is among those that its `forward` uses.
-pub const fn check_used(label: &str, names: &[&str], used: &[&str]) -> Option<Fault> {
+/// Whether the field `name` is among those that a module's `forward` uses, if that is known. A field without
+/// a label is no layer, which is a mistake of its own.
+pub const fn check_used(used: Option<&[&str]>, name: &str, label: &Text) -> Option<Fault> {
+    match used {
+        Some(used) if position(used, name).is_none() && !label.is_empty() => {
+            let text = Text::new().str("`forward` never uses the field `").str(name).str("`: use it, or remove it");
+            Some(Fault::new(text))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the dimensions of what a module takes or gives are possible.
+pub const fn check_possible(label: &Text, verb: &str, sig: &Sig) -> Option<Fault> {
     let mut i = 0;
-    while i < names.len() {
-        if position(used, names[i]).is_none() {
-            let text = Text::new().str("`").str(label).str("` never uses its field `").str(names[i]);
-            return Some(Fault::new(text.str("` in `forward`: use it, or remove it")));
+    while i < sig.len() {
+        let dims = sig.dims(i);
+        let mut axis = 0;
+        while axis < dims.rank() {
+            if let Some(why) = &dims.axis(axis).why {
+                let text = Text::new().str("`").text(label).str("` can't ").str(verb).str(" ");
+                return Some(Fault::new(why.write(sig.write(text).str(": "))));
+            }
+            axis += 1;
         }
         i += 1;
     }

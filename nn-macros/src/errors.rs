@@ -1,6 +1,6 @@
 use std::fmt::Display;
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 
 /// Every mistake of one input, so that all are reported at once.
@@ -15,12 +15,31 @@ impl Errors {
         }
     }
 
+    pub(crate) fn append(&mut self, other: Self) {
+        if let Some(error) = other.0 {
+            self.push(error);
+        }
+    }
+
     pub(crate) fn at(&mut self, tokens: impl ToTokens, message: impl Display) {
         self.push(syn::Error::new_spanned(tokens, message));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Runs `f`, and gives its result if it found no mistake.
+    pub(crate) fn clean<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let mut own = Self::default();
+        let result = f(&mut own);
+        match own.0 {
+            Some(error) => {
+                self.push(error);
+                None
+            }
+            None => Some(result),
+        }
     }
 
     /// The `compile_error!`s, or nothing.
@@ -39,7 +58,7 @@ pub(crate) fn no_args(args: TokenStream, errors: &mut Errors) {
 /// The spans of the first and the last token.
 pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
     let mut spans = tokens.into_token_stream().into_iter().map(|t| match t {
-        proc_macro2::TokenTree::Group(group) => (group.span_open(), group.span_close()),
+        TokenTree::Group(group) => (group.span_open(), group.span_close()),
         other => (other.span(), other.span()),
     });
     let (first, mut last) = spans.next().unwrap_or_else(|| (Span::call_site(), Span::call_site()));
@@ -49,12 +68,30 @@ pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
     (first, last)
 }
 
-/// `const _: () = f(args);`, for which rustc's arrow goes from the first span to the last: a call's span
+/// `const _: () = __nn::f(args);`, for which rustc's arrow goes from the first span to the last: a call's span
 /// reaches from its path to its closing parenthesis.
 pub(crate) fn check((first, last): (Span, Span), f: &str, args: TokenStream) -> TokenStream {
-    let f = proc_macro2::Ident::new(f, first);
-    let path = quote_spanned!(first=> ::nn::__private::#f);
-    let mut args = proc_macro2::Group::new(proc_macro2::Delimiter::Parenthesis, args);
+    let f = Ident::new(f, first);
+    let path = quote_spanned!(first=> __nn::#f);
+    let mut args = Group::new(Delimiter::Parenthesis, args);
     args.set_span(last);
     quote_spanned!(first=> const _: () = #path #args;)
+}
+
+/// The same tokens, all at one place.
+pub(crate) fn respan(span: Span, tokens: TokenStream) -> TokenStream {
+    tokens
+        .into_iter()
+        .map(|tree| match tree {
+            TokenTree::Group(group) => {
+                let mut inner = Group::new(group.delimiter(), respan(span, group.stream()));
+                inner.set_span(span);
+                TokenTree::Group(inner)
+            }
+            mut other => {
+                other.set_span(span);
+                other
+            }
+        })
+        .collect()
 }

@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use proc_macro2::{Span, TokenStream};
@@ -6,7 +7,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Expr, ExprLit, GenericArgument, GenericParam, Generics, Ident, Lit, PathArguments, Token, Type,
+    Expr, ExprLit, ExprUnary, GenericArgument, GenericParam, Generics, Ident, Lit, PathArguments, Token, Type, UnOp,
 };
 
 use crate::errors::Errors;
@@ -14,8 +15,11 @@ use crate::errors::Errors;
 /// The `const` parameters of a module. Its struct has a type parameter for each, so that `{4 * D}` can be
 /// an argument on stable Rust.
 pub(crate) struct Consts {
+    /// In the struct's order.
     pub(crate) names: Vec<Ident>,
     set: HashSet<String>,
+    /// The `T!` of the user's, if one was read.
+    shape_macro: RefCell<Option<syn::Path>>,
 }
 
 impl Consts {
@@ -27,16 +31,27 @@ impl Consts {
                     if c.ty.to_token_stream().to_string() != "usize" {
                         errors.at(&c.ty, "a module's parameters are dimensions: `const D: usize`");
                     }
+                    if let Some(default) = &c.default {
+                        errors.at(default, "a module's parameters have no defaults");
+                    }
                     names.push(c.ident.clone());
                 }
-                other => errors.at(other, "a module's parameters are dimensions: `const D: usize`"),
+                GenericParam::Type(other) => {
+                    errors.at(other, "a module's parameters are dimensions: `const D: usize`");
+                    names.push(other.ident.clone());
+                }
+                GenericParam::Lifetime(other) => errors.at(other, "a module borrows nothing"),
             }
         }
         if let Some(clause) = &generics.where_clause {
             errors.at(clause, "a module needs no where-clause: its shapes are checked where it is made concrete");
         }
+        Self::of(names)
+    }
+
+    pub(crate) fn of(names: Vec<Ident>) -> Self {
         let set = names.iter().map(Ident::to_string).collect();
-        Self { names, set }
+        Self { names, set, shape_macro: RefCell::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -46,19 +61,31 @@ impl Consts {
     /// `<S: Dim, D: Dim>`, or nothing.
     pub(crate) fn params(&self) -> TokenStream {
         let names = &self.names;
-        if names.is_empty() { TokenStream::new() } else { quote!(<#(#names: ::nn::__private::Dim),*>) }
+        if names.is_empty() { TokenStream::new() } else { quote!(<#(#names: ::nn::Dim),*>) }
     }
 
     /// `S: Dim, D: Dim,`.
     pub(crate) fn bounds(&self) -> TokenStream {
         let names = &self.names;
-        quote!(#(#names: ::nn::__private::Dim,)*)
+        quote!(#(#names: ::nn::Dim,)*)
     }
 
     /// `<S, D>`, or nothing.
     pub(crate) fn args(&self) -> TokenStream {
         let names = &self.names;
         if names.is_empty() { TokenStream::new() } else { quote!(<#(#names),*>) }
+    }
+
+    /// `(PhantomData<(S, D)>)`, or nothing: what a struct over the parameters holds.
+    pub(crate) fn held(&self) -> TokenStream {
+        let names = &self.names;
+        if names.is_empty() { TokenStream::new() } else { quote!((::core::marker::PhantomData<(#(#names,)*)>)) }
+    }
+
+    /// Names the `T!` that was read, which would else count as an unused import; it is no longer needed then.
+    pub(crate) fn macros(&self) -> Option<TokenStream> {
+        let path = self.shape_macro.take()?;
+        Some(quote!(const _: ::core::marker::PhantomData<#path![]> = ::core::marker::PhantomData;))
     }
 
     fn mentions(&self, tokens: TokenStream) -> bool {
@@ -72,11 +99,14 @@ impl Consts {
     /// A dimension as a type.
     pub(crate) fn dim(&self, expr: &Expr, errors: &mut Errors) -> TokenStream {
         let span = expr.span();
+        if matches!(expr, Expr::Lit(lit) if lit.attrs.is_empty()) {
+            return quote_spanned!(span=> ::nn::C<#expr>);
+        }
         if !self.mentions(expr.to_token_stream()) {
-            return quote_spanned!(span=> ::nn::__private::C<{ #expr }>);
+            return quote_spanned!(span=> ::nn::C<{ #expr }>);
         }
         match expr {
-            Expr::Path(path) if path.path.get_ident().is_some() => quote!(#path),
+            Expr::Path(path) if path.path.get_ident().is_some() && path.attrs.is_empty() => quote!(#path),
             Expr::Paren(inner) => self.dim(&inner.expr, errors),
             Expr::Group(inner) => self.dim(&inner.expr, errors),
             Expr::Block(block) if block.block.stmts.len() == 1 => match &block.block.stmts[0] {
@@ -89,11 +119,11 @@ impl Consts {
                     syn::BinOp::Sub(_) => "Minus",
                     syn::BinOp::Mul(_) => "Times",
                     syn::BinOp::Div(_) => "Over",
-                    _ => return self.not_a_dim(binary.op, errors),
+                    _ => return self.not_a_dim(binary, errors),
                 };
                 let name = Ident::new(name, span);
                 let (a, b) = (self.dim(&binary.left, errors), self.dim(&binary.right, errors));
-                quote_spanned!(span=> ::nn::__private::#name<#a, #b>)
+                quote_spanned!(span=> ::nn::#name<#a, #b>)
             }
             other => self.not_a_dim(other, errors),
         }
@@ -101,29 +131,50 @@ impl Consts {
 
     fn not_a_dim(&self, tokens: impl ToTokens, errors: &mut Errors) -> TokenStream {
         errors.at(tokens, "a dimension is computed with `+ - * /` of numbers and the module's parameters");
-        quote!(::nn::__private::C<1>)
+        quote!(::nn::C<1>)
     }
 
-    /// A type with the module's parameters in it, as a type over dimensions.
-    pub(crate) fn rewrite(&self, ty: &Type, errors: &mut Errors) -> TokenStream {
+    /// The type of a layer, with the module's parameters in it, as a type over dimensions.
+    pub(crate) fn layer(&self, ty: &Type, errors: &mut Errors) -> TokenStream {
+        self.rewrite(ty, "a layer is written as a path with arguments: `Linear<784, 64>`", errors)
+    }
+
+    /// What `forward` takes or gives, likewise.
+    pub(crate) fn signature(&self, ty: &Type, errors: &mut Errors) -> TokenStream {
+        self.rewrite(ty, "write `T![64, 10]` for a tensor, `Ids<T![64]>` for indices, and tuples of them", errors)
+    }
+
+    fn rewrite(&self, ty: &Type, else_say: &str, errors: &mut Errors) -> TokenStream {
         match ty {
-            Type::Macro(mac) if mac.mac.path.is_ident("T") => match syn::parse2::<Axes>(mac.mac.tokens.clone()) {
-                Ok(axes) => axes.shape(self, mac.span(), errors),
-                Err(error) => {
-                    errors.push(error);
-                    quote!(::nn::__private::S0)
+            Type::Macro(mac) if mac.mac.path.segments.last().is_some_and(|s| s.ident == "T" || s.ident == CHAIN) => {
+                if !mac.mac.path.is_ident(CHAIN) {
+                    *self.shape_macro.borrow_mut() = Some(mac.mac.path.clone());
                 }
-            },
+                match syn::parse2::<Axes>(mac.mac.tokens.clone()) {
+                    Ok(axes) if axes.0.len() > 6 => {
+                        errors.at(mac, "a tensor has at most 6 axes, not counting the batch");
+                        quote!(::nn::__private::Unknown)
+                    }
+                    Ok(axes) => axes.shape(self, mac.span(), errors),
+                    Err(_) => {
+                        errors.at(mac, "the axes of a tensor are numbers: `T![64, 10]`, or bounds: `T![..512, 384]`");
+                        quote!(::nn::__private::Unknown)
+                    }
+                }
+            }
             Type::Tuple(tuple) => {
-                let elems = tuple.elems.iter().map(|t| self.rewrite(t, errors));
+                if tuple.elems.len() > 6 {
+                    errors.at(tuple, "there are at most 6 tensors");
+                }
+                let elems = tuple.elems.iter().map(|t| self.rewrite(t, else_say, errors));
                 quote!((#(#elems,)*))
             }
-            Type::Paren(inner) => self.rewrite(&inner.elem, errors),
-            Type::Group(inner) => self.rewrite(&inner.elem, errors),
+            Type::Paren(inner) => self.rewrite(&inner.elem, else_say, errors),
+            Type::Group(inner) => self.rewrite(&inner.elem, else_say, errors),
             Type::Path(path) => self.rewrite_path(path, errors),
             other => {
-                errors.at(other, "a layer is written as a path with arguments: `Linear<784, 64>`");
-                quote!(())
+                errors.at(other, else_say);
+                quote!(::nn::__private::Unknown)
             }
         }
     }
@@ -140,7 +191,15 @@ impl Consts {
             for arg in &mut args.args {
                 let computed = match arg {
                     GenericArgument::Const(Expr::Lit(ExprLit { lit: Lit::Float(f), .. })) => {
-                        let sci = sci(&f.to_string(), f.span(), errors);
+                        let sci = sci(f.base10_digits(), f.span(), errors);
+                        *arg = GenericArgument::Type(Type::Verbatim(sci));
+                        None
+                    }
+                    GenericArgument::Const(Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }))
+                        if matches!(&**expr, Expr::Lit(ExprLit { lit: Lit::Float(_), .. })) =>
+                    {
+                        let digits = expr.to_token_stream().to_string();
+                        let sci = sci(&format!("-{digits}"), expr.span(), errors);
                         *arg = GenericArgument::Type(Type::Verbatim(sci));
                         None
                     }
@@ -153,7 +212,7 @@ impl Consts {
                         Some(quote!(#p))
                     }
                     GenericArgument::Type(inner) => {
-                        let inner = self.rewrite(inner, errors);
+                        let inner = self.layer(inner, errors);
                         *arg = GenericArgument::Type(Type::Verbatim(inner));
                         None
                     }
@@ -165,20 +224,23 @@ impl Consts {
                         bound.push(dim);
                         *arg = syn::parse_quote!(0);
                     }
-                    None => bound.push(quote!(::nn::__private::Keep)),
+                    None => bound.push(quote!(::nn::Keep)),
                 }
             }
         }
         if rebinds {
-            quote_spanned!(span=> <#ty as ::nn::__private::Rebind<(#(#bound,)*)>>::To)
+            quote_spanned!(span=> <#ty as ::nn::Rebind<(#(#bound,)*)>>::To)
         } else {
             quote!(#ty)
         }
     }
 }
 
+/// What `sequential!` calls the `T!` that its user does not write.
+pub(crate) const CHAIN: &str = "__nn_T";
+
 /// The axes inside `T![..]`.
-pub(crate) struct Axes(Punctuated<Axis, Token![,]>);
+struct Axes(Punctuated<Axis, Token![,]>);
 
 struct Axis {
     bounded: bool,
@@ -199,37 +261,40 @@ impl Parse for Axes {
 }
 
 impl Axes {
-    pub(crate) fn shape(&self, consts: &Consts, span: Span, errors: &mut Errors) -> TokenStream {
-        if self.0.len() > 6 {
-            errors.push(syn::Error::new(span, "a tensor has at most 6 axes, not counting the batch"));
-        }
-        let shape = format_ident!("S{}", self.0.len().min(6), span = span);
-        let axes = self.0.iter().take(6).map(|axis| {
-            let dim = consts.dim(&axis.expr, errors);
-            if axis.bounded { quote!(::nn::__private::UpTo<#dim>) } else { dim }
-        });
-        let axes: Vec<_> = axes.collect();
+    fn shape(&self, consts: &Consts, span: Span, errors: &mut Errors) -> TokenStream {
+        let shape = format_ident!("S{}", self.0.len(), span = span);
+        let axes: Vec<_> = self
+            .0
+            .iter()
+            .map(|axis| {
+                let dim = consts.dim(&axis.expr, errors);
+                if axis.bounded { quote!(::nn::UpTo<#dim>) } else { dim }
+            })
+            .collect();
         if axes.is_empty() {
-            quote_spanned!(span=> ::nn::__private::S0)
+            quote_spanned!(span=> ::nn::S0)
         } else {
-            quote_spanned!(span=> ::nn::__private::#shape<#(#axes),*>)
+            quote_spanned!(span=> ::nn::#shape<#(#axes),*>)
         }
     }
 }
 
 /// A number as the type `Sci<M, E>`, which is M·10^E.
 pub(crate) fn sci(digits: &str, span: Span, errors: &mut Errors) -> TokenStream {
-    match parse_sci(digits) {
-        Some((mantissa, exponent)) => {
-            let mantissa = proc_macro2::Literal::i64_unsuffixed(mantissa);
-            let exponent = proc_macro2::Literal::i32_unsuffixed(exponent);
-            quote_spanned!(span=> ::nn::__private::Sci<{ #mantissa }, { #exponent }>)
-        }
-        None => {
-            errors.push(syn::Error::new(span, "a number here has at most 18 digits: `0.1`, `1e-5`"));
-            quote_spanned!(span=> ::nn::__private::Sci<1, 0>)
-        }
+    let value = digits.replace('_', "").parse::<f64>().ok();
+    if let Some((mantissa, exponent)) = parse_sci(digits)
+        && value.is_some_and(|v| v.is_finite() && (v != 0.0) == (mantissa != 0))
+    {
+        let mantissa = proc_macro2::Literal::i64_unsuffixed(mantissa);
+        let exponent = proc_macro2::Literal::i32_unsuffixed(exponent);
+        return quote_spanned!(span=> ::nn::Sci<#mantissa, #exponent>);
     }
+    let text = match value {
+        Some(v) if v.is_finite() && v != 0.0 => "a number here has at most 18 digits: `0.1`, `1e-5`",
+        _ => "this number is out of range",
+    };
+    errors.push(syn::Error::new(span, text));
+    quote_spanned!(span=> ::nn::Sci<1, 0>)
 }
 
 fn parse_sci(digits: &str) -> Option<(i64, i32)> {

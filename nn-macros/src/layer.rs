@@ -95,9 +95,12 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
             }
         }
         impl<#(#idents),*> ::core::marker::Copy for #own<#(#idents),*> {}
-        impl<#(#bounds),*> ::core::fmt::Debug for #own<#(#idents),*> {
+        impl<#(#bounds),*> ::core::fmt::Debug for #own<#(#idents),*>
+        where
+            Self: ::nn::Params,
+        {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                f.write_str(Self::SHOWN.as_str())
+                f.write_str(<Self as ::nn::Params>::LABEL.as_str())
             }
         }
         #errors

@@ -1,18 +1,20 @@
-use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
-use syn::{Attribute, Fields, Ident, ItemStruct, Type, Visibility};
+use proc_macro2::{Delimiter, Group, Ident, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::{Attribute, Fields, ItemStruct, Path, PathArguments, Type, Visibility};
 
-use crate::attrs::FieldAttrs;
-use crate::errors::{Errors, check, ends, no_args};
+use crate::attrs::{FieldAttrs, is_cfg, no_cfg};
+use crate::errors::{Errors, check, ends, no_args, respan};
 use crate::generics::Consts;
 
 /// A struct of layers, however it was written.
-pub(crate) struct Structure {
+pub(crate) struct Structure<'a> {
     pub(crate) attrs: Vec<Attribute>,
     pub(crate) vis: Visibility,
     pub(crate) name: Ident,
-    pub(crate) consts: Consts,
+    pub(crate) consts: &'a Consts,
     pub(crate) fields: Vec<Field>,
+    /// Whether its `forward` stands elsewhere, so that there may be none, or one that leaves fields out.
+    pub(crate) forward_elsewhere: bool,
 }
 
 pub(crate) struct Field {
@@ -24,17 +26,31 @@ pub(crate) struct Field {
     pub(crate) ty: Type,
 }
 
-/// The name of the struct itself: `Block` if it has no parameters, else `BlockOf`, of which `Block` is an
-/// alias with `const` parameters.
-pub(crate) fn struct_name(name: &Ident, consts: &Consts) -> Ident {
-    if consts.is_empty() { name.clone() } else { format_ident!("{name}Of") }
+/// How code names a module `Block`.
+pub(crate) struct Names {
+    /// The struct itself: `Block` if it has no parameters, else `BlockOf`, of which `Block` is an alias with
+    /// `const` parameters.
+    pub(crate) own: TokenStream,
+    /// The trait that says which layer each field is.
+    pub(crate) fields: TokenStream,
 }
 
-/// The trait that says which layer each field of a module is.
-pub(crate) fn fields_trait(name: &Ident) -> Ident {
-    format_ident!("{name}Fields", span = name.span())
+impl Names {
+    pub(crate) fn new(path: &Path, consts: &Consts) -> Option<Self> {
+        let with = |suffix: &str| {
+            let mut path = path.clone();
+            let last = path.segments.last_mut()?;
+            last.arguments = PathArguments::None;
+            if !suffix.is_empty() {
+                last.ident = format_ident!("{}{suffix}", last.ident, span = last.ident.span());
+            }
+            Some(path.into_token_stream())
+        };
+        Some(Self { own: with(if consts.is_empty() { "" } else { "Of" })?, fields: with("Fields")? })
+    }
 }
 
+/// `#[module] struct Block<const D: usize> { fc1: Linear<D, D>, .. }`.
 pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
     let mut errors = Errors::default();
     no_args(args, &mut errors);
@@ -52,94 +68,172 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
         Fields::Unit => {}
         Fields::Unnamed(other) => errors.at(other, "a module's layers have names: `struct Net { fc1: Linear<784, 64> }`"),
     }
-    let structure = Structure { attrs: item.attrs, vis: item.vis, name: item.ident, consts, fields };
-    structure.expand(errors)
+    let structure = Structure {
+        attrs: item.attrs,
+        vis: item.vis,
+        name: item.ident,
+        consts: &consts,
+        fields,
+        forward_elsewhere: true,
+    };
+    let structure = structure.expand(&mut errors);
+    let errors = errors.into_tokens();
+    quote!(#structure #errors)
 }
 
-impl Structure {
+impl Structure<'_> {
     /// The struct, what it has for parameters, and which layer each field is.
-    pub(crate) fn expand(&self, mut errors: Errors) -> TokenStream {
-        let Self { attrs, vis, name, consts, fields } = self;
-        let own = struct_name(name, consts);
-        let fields_trait = fields_trait(name);
+    pub(crate) fn expand(&self, errors: &mut Errors) -> TokenStream {
+        let Self { attrs, vis, name, consts, .. } = self;
+        let Some(Names { own, fields: fields_trait }) = Names::new(&Path::from(name.clone()), consts) else {
+            return TokenStream::new();
+        };
+        no_cfg(attrs, errors);
+        for attr in attrs.iter().filter(|a| a.path().is_ident("derive")) {
+            errors.at(attr, "a module has `Clone`, `Debug` and `Default` without a derive");
+        }
+        let attrs: Vec<_> = attrs.iter().filter(|a| !a.path().is_ident("derive") && !is_cfg(a)).collect();
+        let fields = self.distinct_fields(errors);
         let (params, args) = (consts.params(), consts.args());
         let dims = &consts.names;
 
-        let types: Vec<_> = fields.iter().map(|f| consts.rewrite(&f.ty, &mut errors)).collect();
+        let fine = errors.is_empty();
+        let types: Vec<_> = fields
+            .iter()
+            .map(|f| errors.clean(|errors| consts.layer(&f.ty, errors)).filter(|_| fine))
+            .map(|ty| ty.unwrap_or_else(|| quote!(::nn::__private::Inert)))
+            .collect();
         let names: Vec<_> = fields.iter().map(|f| &f.name).collect();
         let visibilities = fields.iter().map(|f| &f.vis);
         let others = fields.iter().map(|f| &f.attrs.others);
-        let children = fields.iter().zip(&types).map(|(f, ty)| {
-            let (key, with) = (&f.key, f.attrs.child());
-            quote!(::nn::__private::Child::new(#key, <#ty as ::nn::__private::Params>::TREE)#with)
+        let children = fields.iter().map(|f| {
+            let (key, field, with) = (&f.key, &f.name, f.attrs.child());
+            quote!(__nn::Child::new(#key, __nn::Part::<<Self as #fields_trait>::#field>::TREE)#with)
         });
-        let marker = (!consts.is_empty()).then(|| quote!(__nn_dims: ::core::marker::PhantomData<(#(#dims,)*)>,));
-        let marker_value = (!consts.is_empty()).then(|| quote!(__nn_dims: ::core::marker::PhantomData,));
-        let alias = (!consts.is_empty()).then(|| {
-            let rebound: Vec<_> = dims.iter().map(|d| format_ident!("__nn_{d}")).collect();
+        let values = names.iter().map(|n| quote!(#n: __nn::Part::<<Self as #fields_trait>::#n>::value()));
+        let debugs = names.iter().zip(&fields).map(|(n, f)| {
+            let key = &f.key;
+            quote!(.field(#key, __nn::Part::<<Self as #fields_trait>::#n>::debug(&self.#n)))
+        });
+        let generic = !consts.is_empty();
+        let held = quote!(::core::marker::PhantomData<(#(#dims,)*)>);
+        let marker = generic.then(|| quote!(__nn_dims: #held,));
+        let marker_value = generic.then(|| quote!(__nn_dims: ::core::marker::PhantomData,));
+        let alias = generic.then(|| quote!(#(#attrs)* #vis type #name<#(const #dims: usize),*> = #own<#(::nn::C<#dims>),*>;));
+        let rebind = generic.then(|| {
+            let new: Vec<_> = dims.iter().map(|d| format_ident!("__nn_{d}")).collect();
+            let new_types: Vec<_> = new.iter().zip(dims).map(|(n, d)| quote!(<#n as __nn::Arg<#d>>::To)).collect();
             quote! {
-                #(#attrs)*
-                #vis type #name<#(const #dims: usize),*> = #own<#(::nn::__private::C<#dims>),*>;
-                #[allow(non_camel_case_types, reason = "the names must not meet the user's")]
-                impl<#(#dims: ::nn::__private::Dim,)* #(#rebound: ::nn::__private::Arg<#dims>),*>
-                    ::nn::__private::Rebind<(#(#rebound,)*)> for #own<#(#dims),*>
+                impl<#(#dims: __nn::Dim,)* #(#new: __nn::Arg<#dims>),*> __nn::Rebind<(#(#new,)*)> for #own #args
                 where
-                    #(<#rebound as ::nn::__private::Arg<#dims>>::To: ::nn::__private::Dim,)*
+                    #(#new_types: __nn::Dim,)*
                 {
-                    type To = #own<#(<#rebound as ::nn::__private::Arg<#dims>>::To),*>;
+                    type To = #own<#(#new_types),*>;
                 }
             }
         });
         let note = format!("[`{name}`] over dimensions that are types.");
-        let own_attrs = if consts.is_empty() { quote!(#(#attrs)*) } else { quote!(#[doc = #note]) };
-        let ties = fields.iter().enumerate().filter_map(|(i, f)| {
-            let path = f.attrs.tied.as_ref().filter(|_| consts.is_empty())?;
-            let fault = quote!(&<#own as ::nn::__private::Params>::TREE.check_tie(#i));
-            Some(check(ends(path), "accept", fault))
-        });
+        let own_attrs = if generic { quote!(#[doc = #note]) } else { quote!(#(#attrs)*) };
+        let keyword = syn::Token![struct](name.span());
+        let bounds = types.iter().zip(&fields).map(|(_, f)| quote_spanned!(ends(&f.ty).0=> ::nn::Params));
         let label = name.to_string();
-        let shown = (!consts.is_empty()).then(|| quote!(#(.field(stringify!(#dims), &<#dims as ::nn::__private::Dim>::N))*));
-        let errors = errors.into_tokens();
+        let label = label.trim_start_matches("r#");
+        let macros = consts.macros();
+        let checks = errors.is_empty().then(|| self.checks(&own, &fields_trait, &fields));
+
+        // One place for all of it, which compilers point to when they speak of the struct.
+        let body = quote!(#(#(#others)* #visibilities #names: #types,)* #marker);
+        let mut body = Group::new(Delimiter::Brace, body);
+        body.set_span(name.span());
 
         quote! {
             #own_attrs
-            #vis struct #own #params { #(#(#others)* #visibilities #names: #types,)* #marker }
+            #vis #keyword #own #params #body
             #alias
 
             #[doc(hidden)]
             #[allow(non_camel_case_types, reason = "named as the fields are")]
             trait #fields_trait {
-                #(type #names: ::nn::__private::Params;)*
-                const __NN_NAMES: &'static [&'static str];
+                #(type #names: #bounds;)*
+                const NAMES: &'static [&'static str];
             }
-            impl #params #fields_trait for #own #args {
-                #(type #names = #types;)*
-                const __NN_NAMES: &'static [&'static str] = &[#(stringify!(#names)),*];
-            }
-            impl #params ::nn::__private::Params for #own #args {
-                const LABEL: ::nn::__private::Text =
-                    ::nn::__private::label(#label, &[#(<#dims as ::nn::__private::Dim>::EXTENT),*]);
-                const TREE: &'static ::nn::__private::Node =
-                    &::nn::__private::Node::new(&[], &[#(#children),*]);
-            }
-            impl #params ::core::default::Default for #own #args {
-                fn default() -> Self {
-                    Self { #(#names: ::core::default::Default::default(),)* #marker_value }
+
+            #[allow(non_camel_case_types, non_upper_case_globals, reason = "`__nn_` keeps these names from meeting the user's")]
+            const _: () = {
+                use ::nn::__private as __nn;
+                #[allow(unused_imports, reason = "where every field is a layer, as it should be")]
+                use __nn::{NoPart as _, NoUses as _};
+
+                impl #params #fields_trait for #own #args {
+                    #(type #names = #types;)*
+                    const NAMES: &'static [&'static str] = &[#(stringify!(#names)),*];
                 }
-            }
-            impl #params ::core::clone::Clone for #own #args {
-                fn clone(&self) -> Self {
-                    *self
+                impl #params __nn::Params for #own #args {
+                    const LABEL: __nn::Text = __nn::label(#label, &[#(<#dims as __nn::Dim>::EXTENT),*]);
+                    const TREE: &'static __nn::Node = &__nn::Node::new(&[], &[#(#children),*]);
                 }
-            }
-            impl #params ::core::marker::Copy for #own #args {}
-            impl #params ::core::fmt::Debug for #own #args {
-                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                    f.debug_struct(#label)#shown #(.field(stringify!(#names), &self.#names))*.finish()
+                #rebind
+                impl #params ::core::default::Default for #own #args {
+                    fn default() -> Self {
+                        Self { #(#values,)* #marker_value }
+                    }
                 }
-            }
-            #(#ties)*
-            #errors
+                impl #params ::core::clone::Clone for #own #args {
+                    fn clone(&self) -> Self {
+                        Self::default()
+                    }
+                }
+                impl #params ::core::fmt::Debug for #own #args {
+                    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                        f.debug_struct(<Self as __nn::Params>::LABEL.as_str()) #(#debugs)* .finish()
+                    }
+                }
+                #macros
+                #checks
+            };
         }
+    }
+
+    /// The fields, without those whose name is taken.
+    fn distinct_fields(&self, errors: &mut Errors) -> Vec<&Field> {
+        let mut fields: Vec<&Field> = Vec::new();
+        for field in &self.fields {
+            if fields.iter().any(|f| f.name == field.name) {
+                errors.at(&field.name, format!("there are two layers named `{}`", field.name));
+            } else {
+                fields.push(field);
+            }
+        }
+        fields
+    }
+
+    /// What stops the compiler, each at the user's own token.
+    fn checks(&self, own: &TokenStream, fields_trait: &TokenStream, fields: &[&Field]) -> TokenStream {
+        let ties = fields.iter().enumerate().filter_map(|(i, f)| {
+            let path = f.attrs.tied.as_ref().filter(|_| self.consts.is_empty())?;
+            let i = proc_macro2::Literal::usize_unsuffixed(i);
+            Some(check(ends(path), "accept", quote!(&<#own as __nn::Params>::TREE.check_tie(#i))))
+        });
+        let forward = self.forward_elsewhere.then(|| {
+            // Which fields are used doesn't depend on the parameters: any numbers will do.
+            let any = self.consts.names.iter().map(|_| quote!(__nn::C<1>));
+            let any = if self.consts.is_empty() { quote!(#own) } else { quote!(#own<#(#any),*>) };
+            let used = fields.iter().map(|f| {
+                let (field, name) = (&f.name, f.name.to_string());
+                let label = quote!(__nn::Part::<<__nn_Any as #fields_trait>::#field>::LABEL);
+                let span = (f.name.span(), f.name.span());
+                check(span, "accept", quote!(&__nn::check_used(__nn_USED, #name, &#label)))
+            });
+            // That there is a `forward` is asked at the struct's name.
+            let span = self.name.span();
+            let known = respan(span, quote!(const _: () = __nn::has_forward::<#any>();));
+            let used = (!fields.is_empty()).then(|| quote! {
+                type __nn_Any = #any;
+                const __nn_USED: ::core::option::Option<&'static [&'static str]> = __nn::UsesOf::<__nn_Any>::FIELDS;
+                #(#used)*
+            });
+            quote!(#known #used)
+        });
+        quote!(#(#ties)* #forward)
     }
 }

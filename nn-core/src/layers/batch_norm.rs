@@ -1,10 +1,12 @@
 //! Batch normalisation.
 
+use std::ops::RangeInclusive;
+
 use nn_kernels::ops::BatchNormSpec;
 use nn_kernels::{Device, View, ViewMut};
 
 use crate::ctx::{CallFault, Ctx};
-use crate::dims::{Dim, Dims};
+use crate::dims::{Dim, Dims, Extent};
 use crate::fault::{Input, Rule, one_real};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
@@ -27,7 +29,6 @@ use crate::{Size, Text, layer};
 /// arXiv:1502.03167.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{BatchNorm2D, Layer, T};
 /// assert_eq!(<BatchNorm2D<16> as Layer<T![16, 8, 8]>>::RULE.out.to_string(), "[16, 8, 8]");
 /// let fault = <BatchNorm2D<16> as Layer<T![3, 8, 8]>>::RULE.fault.unwrap();
@@ -39,45 +40,37 @@ use crate::{Size, Text, layer};
 #[layer]
 pub struct BatchNorm2D<const C: usize, EPS: Real = Sci<1, -5>, MOMENTUM: Real = Sci<1, -1>>;
 
-impl<C: Dim, EPS: Real, MOMENTUM: Real> BatchNorm2DOf<C, EPS, MOMENTUM> {
-    const LEAVES: [Leaf; 4] = [
-        Leaf::new("weight", Dims::new(&[C::EXTENT]), Role::Scale, Init::Constant(1.0)),
-        Leaf::new("bias", Dims::new(&[C::EXTENT]), Role::Bias, Init::Constant(0.0)),
-        Leaf::new("running_mean", Dims::new(&[C::EXTENT]), Role::State, Init::Constant(0.0)),
-        Leaf::new("running_var", Dims::new(&[C::EXTENT]), Role::State, Init::Constant(1.0)),
-    ];
+/// Batch normalisation of vectors or sequences, `[C]` or `[C, L]`: [`BatchNorm2D`] otherwise.
+///
+/// ```
+/// use nn::{BatchNorm1D, Layer, T};
+/// assert_eq!(<BatchNorm1D<16> as Layer<T![16]>>::RULE.out.to_string(), "[16]");
+/// assert_eq!(<BatchNorm1D<16> as Layer<T![16, 9]>>::RULE.out.to_string(), "[16, 9]");
+/// ```
+#[layer]
+pub struct BatchNorm1D<const C: usize, EPS: Real = Sci<1, -5>, MOMENTUM: Real = Sci<1, -1>>;
 
-    fn spec<D: Device, X: Signature>(cx: &Ctx<'_, D>) -> BatchNormSpec {
-        let dims = X::SIG.dims(0);
-        BatchNormSpec {
-            batch: cx.batch,
-            channels: C::N,
-            area: dims.axis_at(1, &cx.lengths) * dims.axis_at(2, &cx.lengths),
-            eps: EPS::VALUE,
-            momentum: MOMENTUM::VALUE,
-        }
-    }
+/// Batch normalisation of volumes, `[C, D, H, W]`: [`BatchNorm2D`] otherwise.
+///
+/// ```
+/// use nn::{BatchNorm3D, Layer, T};
+/// assert_eq!(<BatchNorm3D<16> as Layer<T![16, 4, 8, 8]>>::RULE.out.to_string(), "[16, 4, 8, 8]");
+/// ```
+#[layer]
+pub struct BatchNorm3D<const C: usize, EPS: Real = Sci<1, -5>, MOMENTUM: Real = Sci<1, -1>>;
 
-    fn affine<D: Device>(params: View<'_, D>) -> [View<'_, D>; 2] {
-        [slice::<D>(params, 0, C::N), slice::<D>(params, Self::TREE.leaf_offset(1), C::N)]
-    }
-
-    fn running<D: Device>(state: View<'_, D>) -> [View<'_, D>; 2] {
-        [slice::<D>(state, 0, C::N), slice::<D>(state, Self::TREE.leaf_offset(3), C::N)]
-    }
-
-    fn running_mut<D: Device>(state: ViewMut<'_, D>) -> [ViewMut<'_, D>; 2] {
-        let (mean, var) = D::split_mut(state, Self::TREE.leaf_offset(3));
-        [slice_mut::<D>(mean, 0, C::N), slice_mut::<D>(var, 0, C::N)]
-    }
+const fn leaves(channels: Extent) -> [Leaf; 4] {
+    let dims = Dims::new(&[channels]);
+    [
+        Leaf::new("weight", dims, Role::Scale, Init::Constant(1.0)),
+        Leaf::new("bias", dims, Role::Bias, Init::Constant(0.0)),
+        Leaf::new("running_mean", dims, Role::State, Init::Constant(0.0)),
+        Leaf::new("running_var", dims, Role::State, Init::Constant(1.0)),
+    ]
 }
 
-impl<C: Dim, EPS: Real, MOMENTUM: Real> Params for BatchNorm2DOf<C, EPS, MOMENTUM> {
-    const LABEL: Text = Self::SHOWN;
-    const TREE: &'static Node = &Node::of(&Self::LEAVES);
-}
-
-const fn rule(label: &Text, args: &[crate::Extent], given: &Sig) -> Rule {
+/// The rule for shapes that start with C and have so many axes; `rest` shows those after it.
+const fn rule(label: &Text, args: &[Extent], given: &Sig, ranks: RangeInclusive<usize>, rest: &str) -> Rule {
     if let Some(rule) = Rule::check_positive(label, &["C"], args) {
         return rule;
     }
@@ -85,70 +78,130 @@ const fn rule(label: &Text, args: &[crate::Extent], given: &Sig) -> Rule {
         Input::Done(rule) => return rule,
         Input::Tensor(dims) => dims,
     };
-    let takes = args[0].write(Text::new().str("[")).str(", H, W]");
-    if dims.rank() != 3 {
+    let channels = args[0];
+    let takes = channels.write(Text::new().str("[")).str(rest);
+    if dims.rank() < *ranks.start() || dims.rank() > *ranks.end() {
         return Rule::mismatch(label, takes, given, Sig::real(dims));
     }
-    let gives = Sig::real(dims.with(0, args[0]));
-    if !dims.axis(0).same(&args[0]) {
+    let gives = Sig::real(dims.with(0, channels));
+    if !dims.axis(0).same(&channels) {
         return Rule::mismatch(label, takes, given, gives);
     }
-    if dims.n(1) == 0 || dims.n(2) == 0 {
+    if dims.numel() == 0 {
         return Rule::mismatch(label, takes.str(" with at least one value"), given, gives);
     }
     Rule::ok(gives)
 }
 
-impl<X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Layer<X> for BatchNorm2DOf<C, EPS, MOMENTUM> {
-    const RULE: Rule = rule(&Self::LABEL, Self::ARGS, &X::SIG);
-    const KEEPS_X: bool = true;
-    const SAVED: Size = Size::fixed_elements(product(&[2, C::N]));
-    // For the statistics, where nobody keeps them.
-    const SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
-    const VJP_SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
+/// One of the three, once its spec for this call is known.
+struct BatchNorm<'n> {
+    spec: BatchNormSpec,
+    tree: &'n Node,
 }
 
-impl<D: Device, X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Module<D, X> for BatchNorm2DOf<C, EPS, MOMENTUM> {
-    fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
-        let spec = Self::spec::<D, X>(cx);
-        let [gamma, beta] = Self::affine::<D>(call.params);
-        let (x, y) = (call.x.get(0), call.y.get(0));
-        let trains = cx.trains() && spec.batch * spec.area > 1;
-        if !trains {
-            if cx.trains() && spec.batch * spec.area == 1 {
-                cx.fail(CallFault::OneValueAChannel);
-            }
-            let running = Self::running::<D>(call.state.read());
-            cx.device().batch_norm_infer(&spec, x, gamma, beta, running, y);
-            return;
-        }
-        let stats = if cx.keeps() { call.saved.take(2 * C::N) } else { call.scratch.take(2 * C::N) };
-        let running = call.state.write().map(Self::running_mut::<D>);
-        cx.device().batch_norm_train(&spec, x, gamma, beta, y, stats, running);
+impl BatchNorm<'_> {
+    fn affine<'a, D: Device>(&self, params: View<'a, D>) -> [View<'a, D>; 2] {
+        let c = self.spec.channels;
+        [slice::<D>(params, 0, c), slice::<D>(params, self.tree.leaf_offset(1), c)]
     }
 
-    fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
-        let spec = Self::spec::<D, X>(cx);
-        let [gamma, _] = Self::affine::<D>(call.params);
-        let (dgamma, dbeta) = match call.dparams {
-            Some(dparams) => {
-                let (dgamma, dbeta) = D::split_mut(dparams, Self::TREE.leaf_offset(1));
-                (Some(slice_mut::<D>(dgamma, 0, C::N)), Some(slice_mut::<D>(dbeta, 0, C::N)))
+    fn running<'a, D: Device>(&self, state: View<'a, D>) -> [View<'a, D>; 2] {
+        let c = self.spec.channels;
+        [slice::<D>(state, 0, c), slice::<D>(state, self.tree.leaf_offset(3), c)]
+    }
+
+    /// Two neighbours of an arena: the first starts it, the second is leaf `second`.
+    fn pair<'a, D: Device>(&self, arena: ViewMut<'a, D>, second: usize) -> [ViewMut<'a, D>; 2] {
+        let c = self.spec.channels;
+        let (a, b) = D::split_mut(arena, self.tree.leaf_offset(second));
+        [slice_mut::<D>(a, 0, c), slice_mut::<D>(b, 0, c)]
+    }
+
+    fn values(&self) -> usize {
+        self.spec.batch * self.spec.area
+    }
+
+    fn forward<D: Device>(&self, cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
+        let [gamma, beta] = self.affine::<D>(call.params);
+        let (x, y) = (call.x.get(0), call.y.get(0));
+        if !cx.trains() || self.values() < 2 {
+            if cx.trains() && self.values() == 1 {
+                cx.fail(CallFault::OneValueAChannel);
             }
-            None => (None, None),
+            let running = self.running::<D>(call.state.read());
+            cx.device().batch_norm_infer(&self.spec, x, gamma, beta, running, y);
+            return;
+        }
+        let n = 2 * self.spec.channels;
+        let stats = if cx.keeps() { call.saved.take(n) } else { call.scratch.take(n) };
+        let running = call.state.write().map(|state| self.pair::<D>(state, 3));
+        cx.device().batch_norm_train(&self.spec, x, gamma, beta, y, stats, running);
+    }
+
+    fn vjp<D: Device>(&self, cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
+        let [gamma, _] = self.affine::<D>(call.params);
+        let [dgamma, dbeta] = match call.dparams {
+            Some(dparams) => self.pair::<D>(dparams, 1).map(Some),
+            None => [None, None],
         };
-        let trains = cx.trains() && spec.batch * spec.area > 1;
+        let trains = cx.trains() && self.values() > 1;
+        let n = 2 * self.spec.channels;
         let stats = if trains {
-            call.saved.take(2 * C::N)
+            call.saved.take(n)
         } else {
-            let mut stats = call.scratch.take(2 * C::N);
-            let running = Self::running::<D>(call.state);
-            cx.device().batch_norm_stats(&spec, running, D::reborrow(&mut stats));
+            let mut stats = call.scratch.take(n);
+            let running = self.running::<D>(call.state);
+            cx.device().batch_norm_stats(&self.spec, running, D::reborrow(&mut stats));
             D::freeze(stats)
         };
         let (x, dy, dx) = (call.x.get(0), call.dy.get(0), call.dx.wanted(0));
-        cx.device().batch_norm_vjp(&spec, !trains, x, gamma, stats, dy, dx, dgamma, dbeta);
+        cx.device().batch_norm_vjp(&self.spec, !trains, x, gamma, stats, dy, dx, dgamma, dbeta);
     }
+}
+
+macro_rules! batch_norm {
+    ($($own:ident $ranks:expr, $rest:literal;)*) => {$(
+        impl<C: Dim, EPS: Real, MOMENTUM: Real> $own<C, EPS, MOMENTUM> {
+            const LEAVES: [Leaf; 4] = leaves(C::EXTENT);
+
+            fn at<D: Device, X: Signature>(cx: &Ctx<'_, D>) -> BatchNorm<'static> {
+                let dims = X::SIG.dims(0);
+                let area = (1..dims.rank()).map(|i| dims.axis_at(i, &cx.lengths)).product();
+                let (eps, momentum) = (EPS::VALUE, MOMENTUM::VALUE);
+                let spec = BatchNormSpec { batch: cx.batch, channels: C::N, area, eps, momentum };
+                BatchNorm { spec, tree: Self::TREE }
+            }
+        }
+
+        impl<C: Dim, EPS: Real, MOMENTUM: Real> Params for $own<C, EPS, MOMENTUM> {
+            const LABEL: Text = Self::SHOWN;
+            const TREE: &'static Node = &Node::of(&Self::LEAVES);
+        }
+
+        impl<X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Layer<X> for $own<C, EPS, MOMENTUM> {
+            const RULE: Rule = rule(&Self::LABEL, Self::ARGS, &X::SIG, $ranks, $rest);
+            const KEEPS_X: bool = true;
+            const SAVED: Size = Size::fixed_elements(product(&[2, C::N]));
+            // For the statistics, where nobody keeps them.
+            const SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
+            const VJP_SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
+        }
+
+        impl<D: Device, X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Module<D, X> for $own<C, EPS, MOMENTUM> {
+            fn forward(cx: &mut Ctx<'_, D>, call: Forward<'_, D>) {
+                Self::at::<D, X>(cx).forward(cx, call);
+            }
+
+            fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
+                Self::at::<D, X>(cx).vjp(cx, call);
+            }
+        }
+    )*};
+}
+batch_norm! {
+    BatchNorm1DOf 1..=2, "] or with one axis more";
+    BatchNorm2DOf 3..=3, ", H, W]";
+    BatchNorm3DOf 4..=4, ", D, H, W]";
 }
 
 #[cfg(test)]
@@ -165,6 +218,9 @@ mod tests {
         gradients::<BatchNorm2D<2, Sci<1, -1>>, T![2, ..4, 2]>(3, Mode::Train, 4).assert_within(1e-7);
         gradients::<BatchNorm2D<3>, T![3, 2, 3]>(3, Mode::Infer, 5).assert_within(1e-7);
         gradients::<BatchNorm2D<18>, T![18, 1, 1]>(1, Mode::Infer, 6).assert_within(1e-7);
+        gradients::<BatchNorm1D<3>, T![3]>(3, Mode::Train, 7).assert_within(1e-7);
+        gradients::<BatchNorm1D<3>, T![3, ..4]>(1, Mode::Train, 8).assert_within(1e-7);
+        gradients::<BatchNorm3D<2>, T![2, 2, 1, 3]>(3, Mode::Train, 9).assert_within(1e-7);
     }
 
     #[test]
@@ -205,7 +261,15 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said_in_numbers() {
         let fault = <BatchNorm2D<4> as Layer<T![4]>>::RULE.fault.unwrap();
-        assert_eq!(fault.to_string(), "shape mismatch: `BatchNorm2D<4>` takes [4, H, W], but it is given [4]");
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `BatchNorm2D<4>` takes [4, H, W], but it is given [4]"
+        );
+        let fault = <BatchNorm1D<4> as Layer<T![3, 4]>>::RULE.fault.unwrap();
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `BatchNorm1D<4>` takes [4] or with one axis more, but it is given [3, 4]"
+        );
         let fault = <BatchNorm2D<0> as Layer<T![0, 1, 1]>>::RULE.fault.unwrap();
         assert_eq!(fault.to_string(), "`BatchNorm2D<0>` can't exist: C is 0");
     }

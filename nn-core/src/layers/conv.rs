@@ -26,7 +26,6 @@ use crate::{Size, Text, layer};
 /// both drawn from U(±1/√(IC/GROUPS·K²)).
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Conv2D, Layer, T};
 /// assert_eq!(<Conv2D<3, 16, 3> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 30, 30]");
 /// assert_eq!(<Conv2D<3, 16, 3, 2, 1> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 16, 16]");
@@ -129,11 +128,12 @@ impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim
         let name = if BIAS::ON { "Conv2D" } else { "Conv2DNoBias" };
         label_with_defaults(name, Self::ARGS, &[None, None, None, Some(1), Some(0), Some(1), Some(1)])
     };
-    const TREE: &'static Node = if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
+    const TREE: &'static Node =
+        if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
 }
 
-impl<X: Signature, IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch> Layer<X>
-    for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+impl<X: Signature, IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch>
+    Layer<X> for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
 {
     const RULE: Rule = Self::rule::<X>();
     const KEEPS_X: bool = true;
@@ -149,8 +149,18 @@ impl<X: Signature, IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Di
     };
 }
 
-impl<D: Device, X: Signature, IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch>
-    Module<D, X> for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+impl<
+    D: Device,
+    X: Signature,
+    IC: Dim,
+    OC: Dim,
+    K: Dim,
+    STRIDE: Dim,
+    PAD: Dim,
+    DILATION: Dim,
+    GROUPS: Dim,
+    BIAS: Switch,
+> Module<D, X> for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
 {
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
         let spec = Self::spec::<X>(cx.batch);
@@ -194,7 +204,8 @@ mod tests {
             gradients::<Conv2D<2, 4, 3, 2, 1>, T![2, 6, 5]>(batch, Mode::Infer, 2).assert_within(1e-7);
             gradients::<Conv2D<1, 2, 2, 1, 2, 3>, T![1, 3, 4]>(batch, Mode::Infer, 3).assert_within(1e-7);
             gradients::<Conv2D<4, 6, 3, 1, 1, 1, 2>, T![4, 3, 3]>(batch, Mode::Infer, 4).assert_within(1e-7);
-            gradients::<Conv2DNoBias<3, 3, 3, 1, 1, 1, 3>, T![3, 4, 3]>(batch, Mode::Infer, 5).assert_within(1e-7);
+            gradients::<Conv2DNoBias<3, 3, 3, 1, 1, 1, 3>, T![3, 4, 3]>(batch, Mode::Infer, 5)
+                .assert_within(1e-7);
             gradients::<Conv2D<3, 5, 1>, T![3, 2, 3]>(batch, Mode::Infer, 6).assert_within(1e-7);
         }
     }
@@ -236,7 +247,7 @@ mod tests {
         );
         assert_eq!(
             fault::<Conv2D<3, 8, 3>, Ids<T![3, 8, 8]>>(),
-            "shape mismatch: `Conv2D<3, 8, 3>` takes one tensor, but it is given ids [3, 8, 8]"
+            "shape mismatch: `Conv2D<3, 8, 3>` takes one tensor of numbers, but it is given ids [3, 8, 8]"
         );
         assert_eq!(
             fault::<Conv2D<3, 8, 3>, T![3, ..8, 8]>(),
@@ -259,7 +270,10 @@ mod tests {
             fault::<Conv2D<1, 8, 7>, T![1, 5, 8]>(),
             "shape mismatch: `Conv2D<1, 8, 7>` needs an image of at least 7×7, but it is given [1, 5, 8]"
         );
-        assert_eq!(fault::<Conv2D<1, 8, 3, 0>, T![1, 5, 8]>(), "`Conv2D<1, 8, 3, 0>` can't exist: STRIDE is 0");
+        assert_eq!(
+            fault::<Conv2D<1, 8, 3, 0>, T![1, 5, 8]>(),
+            "`Conv2D<1, 8, 3, 0>` can't exist: STRIDE is 0"
+        );
         assert_eq!(
             fault::<Conv2DNoBias<1, 8, 3, 1, 0, 1, 0>, T![1, 5, 8]>(),
             "`Conv2DNoBias<1, 8, 3, 1, 0, 1, 0>` can't exist: GROUPS is 0"

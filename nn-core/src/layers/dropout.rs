@@ -16,7 +16,6 @@ use crate::{Text, layer};
 /// copies differ, and the vjp draws it again instead of keeping it.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Dropout, Layer, Sci, T};
 /// assert_eq!(<Dropout<Sci<1, -1>> as Layer<T![5, 8]>>::RULE.out.to_string(), "[5, 8]");
 /// let fault = <Dropout<Sci<1, 0>> as Layer<T![5, 8]>>::RULE.fault.unwrap();

@@ -20,7 +20,6 @@ use crate::{Text, layer};
 /// [`CallFault::IdOutOfRange`]. Gradients of equal indices are added up in the order of the indices.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Embedding, Ids, Layer, T};
 /// assert_eq!(<Embedding<1000, 64> as Layer<Ids<T![..128]>>>::RULE.out.to_string(), "[..128, 64]");
 /// let fault = <Embedding<1000, 64> as Layer<T![128]>>::RULE.fault.unwrap();
@@ -84,7 +83,6 @@ impl<M: Device, X: Signature, V: Dim, D: Dim> Module<M, X> for EmbeddingOf<V, D>
 /// and Wolf 2016, arXiv:1608.05859.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, T, TiedLinear};
 /// assert_eq!(<TiedLinear<64, 1000> as Layer<T![128, 64]>>::RULE.out.to_string(), "[128, 1000]");
 /// ```
@@ -186,6 +184,9 @@ mod tests {
         let fault = <Embedding<0, 2> as Layer<Ids<T![1]>>>::RULE.fault.unwrap();
         assert_eq!(fault.to_string(), "`Embedding<0, 2>` can't exist: V is 0");
         let fault = <TiedLinear<4, 2> as Layer<T![3]>>::RULE.fault.unwrap();
-        assert_eq!(fault.to_string(), "shape mismatch: `TiedLinear<4, 2>` takes [.., 4], but it is given [3]");
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `TiedLinear<4, 2>` takes [.., 4], but it is given [3]"
+        );
     }
 }

@@ -5,15 +5,15 @@ use nn_kernels::ops::{Block, PermuteSpec};
 
 use crate::ctx::Ctx;
 use crate::dims::{Dim, Dims, Extent, MAX_LENGTHS, MAX_RANK};
-use crate::fault::{Input, Rule, one_real};
+use crate::fault::{Fault, Input, Rule, one_real};
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
+use crate::layers::check_shape;
 use crate::signature::{Kind, Sig, Signature};
 use crate::{Text, layer};
 
 /// All axes as one: `[..]` → `[n]`, the last axis running fastest.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Flatten, Layer, T};
 /// assert_eq!(<Flatten as Layer<T![32, 7, 7]>>::RULE.out.to_string(), "[1568]");
 /// ```
@@ -37,7 +37,6 @@ impl<X: Signature> Layer<X> for Flatten {
 /// The same values in another shape of as many: `Reshape<T![8, 49]>`, the last axis running fastest in both.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, Reshape, T};
 /// assert_eq!(<Reshape<T![8, 49]> as Layer<T![8, 7, 7]>>::RULE.out.to_string(), "[8, 49]");
 /// let fault = <Reshape<T![8, 48]> as Layer<T![8, 7, 7]>>::RULE.fault.unwrap();
@@ -54,26 +53,21 @@ impl<S: Signature> Params for ReshapeOf<S> {
 }
 
 impl<X: Signature, S: Signature> Layer<X> for ReshapeOf<S> {
-    const RULE: Rule = {
-        let one = S::SIG.len() == 1 && matches!(S::SIG.tensors()[0].kind, Kind::Real);
-        if !one || S::SIG.is_bounded() {
-            Rule::cannot_exist(&Self::LABEL, Text::new().str("the new shape is one tensor without bounds"))
-        } else {
-            match one_real(&Self::LABEL, &[], &X::SIG) {
-                Input::Done(rule) => Rule { out: S::SIG, fault: rule.fault },
-                Input::Tensor(_) if S::SIG.is_poison() => Rule::ok(Sig::POISON),
-                Input::Tensor(dims) if dims.is_bounded() => {
-                    Rule::mismatch(&Self::LABEL, Text::new().str("a tensor without bounds"), &X::SIG, S::SIG)
-                }
-                Input::Tensor(dims) if dims.numel() == S::SIG.dims(0).numel() => Rule::ok(S::SIG),
-                Input::Tensor(dims) => {
-                    let text = Text::new().str("shape mismatch: `").text(&Self::LABEL).str("` takes ");
-                    let text = text.num(S::SIG.dims(0).numel()).str(" values, but it is given ");
-                    let text = dims.write(text).str(", which are ").num(dims.numel());
-                    Rule { out: S::SIG, fault: Some(crate::Fault::new(text)) }
-                }
+    const RULE: Rule = match check_shape(&Self::LABEL, &S::SIG) {
+        Some(rule) => rule,
+        None => match one_real(&Self::LABEL, &[], &X::SIG) {
+            Input::Done(rule) => Rule { out: S::SIG, fault: rule.fault },
+            Input::Tensor(dims) if dims.is_bounded() => {
+                Rule::mismatch(&Self::LABEL, Text::new().str("a tensor without bounds"), &X::SIG, S::SIG)
             }
-        }
+            Input::Tensor(dims) if dims.numel() == S::SIG.dims(0).numel() => Rule::ok(S::SIG),
+            Input::Tensor(dims) => {
+                let text = Text::new().str("shape mismatch: `").text(&Self::LABEL).str("` takes ");
+                let text = text.num(S::SIG.dims(0).numel()).str(" values, but it is given ");
+                let text = dims.write(text).str(", which are ").num(dims.numel());
+                Rule { out: S::SIG, fault: Some(Fault::of_input(text)) }
+            }
+        },
     };
 }
 
@@ -103,7 +97,6 @@ fn between<D: Device>(cx: &Ctx<'_, D>, dims: &Dims, from: usize, to: usize) -> u
 /// values: `Concat::<0>(a, b)`.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Concat, Layer, T};
 /// assert_eq!(<Concat<0> as Layer<(T![16, 8, 8], T![4, 8, 8])>>::RULE.out.to_string(), "[20, 8, 8]");
 /// let fault = <Concat<0> as Layer<(T![16, 8, 8], T![4, 8, 9])>>::RULE.fault.unwrap();
@@ -168,7 +161,9 @@ impl<X: Signature, AXIS: Dim> Layer<X> for ConcatOf<AXIS> {
 impl<AXIS: Dim> ConcatOf<AXIS> {
     /// For each tensor: where its columns start, and how many there are; then the number of rows, and the
     /// columns of all.
-    fn blocks<D: Device, X: Signature>(cx: &Ctx<'_, D>) -> ([(usize, usize); crate::MAX_TENSORS], usize, usize) {
+    fn blocks<D: Device, X: Signature>(
+        cx: &Ctx<'_, D>,
+    ) -> ([(usize, usize); crate::MAX_TENSORS], usize, usize) {
         let mut blocks = [(0, 0); crate::MAX_TENSORS];
         let mut all = 0;
         for (block, tensor) in blocks.iter_mut().zip(X::SIG.tensors()) {
@@ -203,7 +198,6 @@ impl<D: Device, X: Signature, AXIS: Dim> Module<D, X> for ConcatOf<AXIS> {
 /// The part from FROM to TO (not included) of an axis.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, Slice, T};
 /// assert_eq!(<Slice<1, 0, 5> as Layer<T![3, 8]>>::RULE.out.to_string(), "[3, 5]");
 /// let fault = <Slice<1, 4, 9> as Layer<T![3, 8]>>::RULE.fault.unwrap();
@@ -229,9 +223,15 @@ impl<X: Signature, AXIS: Dim, FROM: Dim, TO: Dim> Layer<X> for SliceOf<AXIS, FRO
         Input::Tensor(dims) => {
             let takes = Text::new();
             if AXIS::N >= dims.rank() {
-                Rule::mismatch(&Self::LABEL, takes.str("a tensor with an axis ").num(AXIS::N), &X::SIG, Sig::POISON)
+                Rule::mismatch(
+                    &Self::LABEL,
+                    takes.str("a tensor with an axis ").num(AXIS::N),
+                    &X::SIG,
+                    Sig::POISON,
+                )
             } else {
-                let (axis, out) = (dims.axis(AXIS::N), Sig::real(dims.with(AXIS::N, TO::EXTENT.minus(FROM::EXTENT))));
+                let (axis, out) =
+                    (dims.axis(AXIS::N), Sig::real(dims.with(AXIS::N, TO::EXTENT.minus(FROM::EXTENT))));
                 if axis.length.is_some() {
                     let takes = takes.str("a tensor without a bound on axis ").num(AXIS::N);
                     Rule::mismatch(&Self::LABEL, takes, &X::SIG, out)
@@ -276,7 +276,6 @@ impl<D: Device, X: Signature, AXIS: Dim, FROM: Dim, TO: Dim> Module<D, X> for Sl
 /// Two axes change places.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, T, Transpose};
 /// assert_eq!(<Transpose<0, 2> as Layer<T![3, ..32, 8]>>::RULE.out.to_string(), "[8, ..32, 3]");
 /// let fault = <Transpose<0, 2> as Layer<T![3, 8]>>::RULE.fault.unwrap();
@@ -337,7 +336,6 @@ impl<D: Device, X: Signature, A: Dim, B: Dim> Module<D, X> for TransposeOf<A, B>
 /// slowest in c.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, PixelShuffle, T};
 /// assert_eq!(<PixelShuffle<32, 768, 4> as Layer<T![1024, 768]>>::RULE.out.to_string(), "[64, 12288]");
 /// let fault = <PixelShuffle<7, 4, 2> as Layer<T![49, 4]>>::RULE.fault.unwrap();
@@ -357,10 +355,14 @@ impl<GRID: Dim, E: Dim, S: Dim> PixelShuffleOf<GRID, E, S> {
     /// Tokens along a side afterwards.
     const SIDE: Extent = GRID::EXTENT.over(S::EXTENT);
     const TAKES: Dims = Dims::new(&[GRID::EXTENT.times(GRID::EXTENT), E::EXTENT]);
-    const GIVES: Dims = Dims::new(&[Self::SIDE.times(Self::SIDE), E::EXTENT.times(S::EXTENT).times(S::EXTENT)]);
+    const GIVES: Dims =
+        Dims::new(&[Self::SIDE.times(Self::SIDE), E::EXTENT.times(S::EXTENT).times(S::EXTENT)]);
     /// ⌊h/S⌋, h mod S, ⌊w/S⌋, w mod S, e.
-    const SPEC: PermuteSpec =
-        PermuteSpec { rank: 5, dims: [Self::SIDE.n, S::N, Self::SIDE.n, S::N, E::N, 1], axes: [0, 2, 1, 3, 4, 5] };
+    const SPEC: PermuteSpec = PermuteSpec {
+        rank: 5,
+        dims: [Self::SIDE.n, S::N, Self::SIDE.n, S::N, E::N, 1],
+        axes: [0, 2, 1, 3, 4, 5],
+    };
 }
 
 impl<X: Signature, GRID: Dim, E: Dim, S: Dim> Layer<X> for PixelShuffleOf<GRID, E, S> {
@@ -371,9 +373,12 @@ impl<X: Signature, GRID: Dim, E: Dim, S: Dim> Layer<X> for PixelShuffleOf<GRID, 
             None => match one_real(&Self::LABEL, &[Self::SIDE], &X::SIG) {
                 Input::Done(rule) => rule,
                 Input::Tensor(dims) if dims.same(&Self::TAKES) => Rule::ok(Sig::real(Self::GIVES)),
-                Input::Tensor(_) => {
-                    Rule::mismatch(&Self::LABEL, Self::TAKES.write(Text::new()), &X::SIG, Sig::real(Self::GIVES))
-                }
+                Input::Tensor(_) => Rule::mismatch(
+                    &Self::LABEL,
+                    Self::TAKES.write(Text::new()),
+                    &X::SIG,
+                    Sig::real(Self::GIVES),
+                ),
             },
         },
     };
@@ -449,7 +454,9 @@ mod tests {
         let x = counted(GRID * GRID * E);
         let shuffle = |channel: fn(usize, usize, usize) -> usize| {
             let mut out = vec![0.0; x.len()];
-            for (h, w, e) in (0..GRID).flat_map(|h| (0..GRID).flat_map(move |w| (0..E).map(move |e| (h, w, e)))) {
+            for (h, w, e) in
+                (0..GRID).flat_map(|h| (0..GRID).flat_map(move |w| (0..E).map(move |e| (h, w, e))))
+            {
                 let t = h / S * (GRID / S) + w / S;
                 out[t * E * S * S + channel(h % S, w % S, e)] = x[(h * GRID + w) * E + e];
             }
@@ -490,7 +497,10 @@ mod tests {
             fault::<Concat<0>, (T![..2], T![2])>(),
             "shape mismatch: `Concat<0>` takes tensors without a bound on axis 0, but it is given ([..2], [2])"
         );
-        assert_eq!(fault::<Slice<0, 2, 2>, T![4]>(), "`Slice<0, 2, 2>` can't exist: nothing lies from 2 to 2");
+        assert_eq!(
+            fault::<Slice<0, 2, 2>, T![4]>(),
+            "`Slice<0, 2, 2>` can't exist: nothing lies from 2 to 2"
+        );
         assert_eq!(
             fault::<Slice<0, 0, 2>, T![..4]>(),
             "shape mismatch: `Slice<0, 0, 2>` takes a tensor without a bound on axis 0, but it is given [..4]"
@@ -499,10 +509,13 @@ mod tests {
             fault::<PixelShuffle<4, 3, 2>, T![15, 3]>(),
             "shape mismatch: `PixelShuffle<4, 3, 2>` takes [16, 3], but it is given [15, 3]"
         );
-        assert_eq!(fault::<PixelShuffle<4, 3, 0>, T![16, 3]>(), "`PixelShuffle<4, 3, 0>` can't exist: S is 0");
+        assert_eq!(
+            fault::<PixelShuffle<4, 3, 0>, T![16, 3]>(),
+            "`PixelShuffle<4, 3, 0>` can't exist: S is 0"
+        );
         assert_eq!(
             fault::<Reshape<(T![2], T![2])>, T![4]>(),
-            "`Reshape<([2], [2])>` can't exist: the new shape is one tensor without bounds"
+            "`Reshape<([2], [2])>` can't exist: it is one tensor of real numbers"
         );
     }
 }

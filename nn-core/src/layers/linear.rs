@@ -8,7 +8,9 @@ use crate::dims::{Dim, Dims};
 use crate::fault::{Rule, label};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
-use crate::layers::elementwise::{Activation, ELU, GELU, GELUTanh, Identity, Mish, ReLU, SiLU, Sigmoid, Tanh};
+use crate::layers::elementwise::{
+    Activation, ELU, GELU, GELUTanh, Identity, Mish, ReLU, SiLU, Sigmoid, Tanh,
+};
 use crate::layers::{along_last, product, rows_of};
 use crate::signature::Signature;
 use crate::tensors::{slice, slice_mut};
@@ -76,7 +78,8 @@ pub type LinearELU<const IN: usize, const OUT: usize> = LinearAct<IN, OUT, ELU>;
 
 impl<IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> LinearActOf<IN, OUT, ACT, BIAS> {
     const LEAVES: [Leaf; 2] = [
-        Leaf::new("weight", Dims::new(&[OUT::EXTENT, IN::EXTENT]), Role::Weight, Init::PyTorch(0)).transposed(),
+        Leaf::new("weight", Dims::new(&[OUT::EXTENT, IN::EXTENT]), Role::Weight, Init::PyTorch(0))
+            .transposed(),
         Leaf::new("bias", Dims::new(&[OUT::EXTENT]), Role::Bias, Init::PyTorch(IN::N)),
     ];
 
@@ -94,10 +97,13 @@ impl<IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Params for LinearActOf<IN
         let name = Text::new().str("Linear").str(ACT::NAME).str(if BIAS::ON { "" } else { "NoBias" });
         label(name.as_str(), Self::ARGS)
     };
-    const TREE: &'static Node = if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
+    const TREE: &'static Node =
+        if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
 }
 
-impl<X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Layer<X> for LinearActOf<IN, OUT, ACT, BIAS> {
+impl<X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Layer<X>
+    for LinearActOf<IN, OUT, ACT, BIAS>
+{
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["IN", "OUT"], Self::ARGS) {
         Some(rule) => rule,
         None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, IN::EXTENT, OUT::EXTENT),

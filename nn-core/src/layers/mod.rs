@@ -1,6 +1,7 @@
 //! The layers, one file a family.
 
 pub(crate) mod batch_norm;
+pub(crate) mod combine;
 pub(crate) mod conv;
 pub(crate) mod dropout;
 pub(crate) mod elementwise;
@@ -15,7 +16,7 @@ pub(crate) mod softmax;
 use crate::Text;
 use crate::dims::{Dims, Extent, Impossible};
 use crate::fault::{Input, Rule, one_real};
-use crate::signature::Sig;
+use crate::signature::{Kind, Sig};
 
 /// The rule of a layer that turns rows of `takes` values, along the last axis, into rows of `gives`.
 const fn along_last(label: &Text, args: &[Extent], given: &Sig, takes: Extent, gives: Extent) -> Rule {
@@ -27,7 +28,29 @@ const fn along_last(label: &Text, args: &[Extent], given: &Sig, takes: Extent, g
     if dims.rank() > 0 && dims.last().same(&takes) {
         return Rule::ok(out);
     }
-    Rule::mismatch(label, takes.write(Text::new().str("[.., ")).str("]"), given, out)
+    let rule = Rule::mismatch(label, takes.write(Text::new().str("[.., ")).str("]"), given, out);
+    match rule.fault {
+        Some(fault) if dims.last().length.is_some() => {
+            Rule { out, fault: Some(fault.because(", whose last axis is known only when it runs")) }
+        }
+        _ => rule,
+    }
+}
+
+/// Whether a shape that is an argument is one tensor of real numbers and known.
+const fn check_shape(label: &Text, shape: &Sig) -> Option<Rule> {
+    if shape.len() != 1 || !matches!(shape.tensors()[0].kind, Kind::Real) {
+        return Some(Rule::cannot_exist(label, Text::new().str("it is one tensor of real numbers")));
+    }
+    let dims = shape.dims(0);
+    let mut i = 0;
+    while i < dims.rank() {
+        if let Some(rule) = Rule::check_args(label, &[dims.axis(i)]) {
+            return Some(rule);
+        }
+        i += 1;
+    }
+    None
 }
 
 /// How many rows a sample has, if a row is its last axis.
@@ -80,7 +103,14 @@ impl Window {
 
     /// The rule of a layer that moves it over `[C, H, W]`, takes `channels` of them (none: any number) and
     /// gives as many as `out` says (none: as many as there are).
-    const fn rule(&self, label: &Text, args: &[Extent], given: &Sig, channels: Option<Extent>, out: Extent) -> Rule {
+    const fn rule(
+        &self,
+        label: &Text,
+        args: &[Extent],
+        given: &Sig,
+        channels: Option<Extent>,
+        out: Extent,
+    ) -> Rule {
         let dims = match one_real(label, args, given) {
             Input::Done(rule) => return rule,
             Input::Tensor(dims) => dims,
@@ -97,7 +127,8 @@ impl Window {
         if h.length.is_some() || w.length.is_some() || dims.axis(0).length.is_some() {
             return Rule::mismatch(label, takes.str(" without bounds"), given, Sig::POISON);
         }
-        let gives = Sig::real(Dims::new(&[if any { dims.axis(0) } else { out }, self.places(h.n), self.places(w.n)]));
+        let gives =
+            Sig::real(Dims::new(&[if any { dims.axis(0) } else { out }, self.places(h.n), self.places(w.n)]));
         if let Some(n) = &channels
             && !dims.axis(0).same(n)
         {
@@ -116,8 +147,132 @@ impl Window {
             } else {
                 text.str(", padded to ").num(self.padded(h.n)).str("×").num(self.padded(w.n))
             };
-            return Rule { out: Sig::POISON, fault: Some(crate::Fault::new(text)) };
+            return Rule { out: Sig::POISON, fault: Some(crate::Fault::of_input(text)) };
         }
         Rule::ok(gives)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::*;
+
+    /// Has the compiler work out every constant of a layer, and gives the fault.
+    #[inline(never)]
+    fn settle<L: Layer<X>, X: Signature>() -> Option<String> {
+        let _ = (L::SAVED, L::SCRATCH, L::VJP_SCRATCH, L::MACS, L::PLACES, L::LABEL, L::TREE.params());
+        L::RULE.fault.map(|fault| fault.to_string())
+    }
+
+    type Third = Over<C<4>, C<3>>;
+    type Huge = C<{ usize::MAX - 1 }>;
+
+    macro_rules! settle_all {
+        ($($layer:ty),* $(,)?) => {$(
+            let given = [
+                settle::<$layer, ()>(),
+                settle::<$layer, T![]>(),
+                settle::<$layer, T![0]>(),
+                settle::<$layer, T![0, 0, 0]>(),
+                settle::<$layer, T![4]>(),
+                settle::<$layer, T![..4, 4]>(),
+                settle::<$layer, T![..4, ..4, ..4]>(),
+                settle::<$layer, T![4, 4, 4, 4, 4, 4]>(),
+                settle::<$layer, Ids<T![4, 4, 4, 4, 4, 4]>>(),
+                settle::<$layer, (T![4], Ids<T![]>)>(),
+                settle::<$layer, (T![4], T![4], T![4], T![4], T![4], T![4])>(),
+                settle::<$layer, S1<Third>>(),
+                settle::<$layer, S3<C<4>, Third, C<4>>>(),
+                settle::<$layer, Ids<S2<Third, C<4>>>>(),
+                settle::<$layer, (S1<Third>, S1<C<4>>)>(),
+                settle::<$layer, S1<Huge>>(),
+                settle::<$layer, S3<C<4>, Huge, Huge>>(),
+                settle::<$layer, S3<Huge, Huge, C<4>>>(),
+            ];
+            assert!(given.iter().flatten().all(|fault| fault.contains('`')), "{given:?}");
+            // What follows a fault stays silent, unless the layer itself is impossible.
+            let silent = settle::<$layer, S1<Third>>().is_none_or(|fault| fault.contains("can't exist"));
+            assert!(silent, "{}", stringify!($layer));
+        )*};
+    }
+
+    #[test]
+    fn whatever_is_given_the_compiler_has_an_answer() {
+        settle_all! {
+            ReLU, GELU, Scale<Sci<1, 0>>, Add, Div, Softmax, LogSoftmax, Flatten,
+            Linear<4, 4>, LinearTanh<4, 4>, Linear<0, 4>, LinearOf<Third, C<4>>, LinearOf<UpTo<C<4>>, C<4>>,
+            Linear<4, { usize::MAX - 1 }>,
+            LayerNorm<4>, RMSNorm<4>, LayerNorm<0>, BatchNorm2D<4>, BatchNorm2D<0>, BatchNorm1D<4>, BatchNorm3D<4>,
+            Conv2D<4, 4, 3>, Conv2D<4, 4, 0>, Conv2D<4, 4, 3, 0>, Conv2D<4, 4, 1, 1, 0, 0, 0>,
+            Conv2D<4, 4, { usize::MAX - 1 }>, Conv2D<4, 4, 1, 1, { usize::MAX - 1 }>,
+            Conv2D<4, 4, 3, 1, 1, { usize::MAX - 1 }>,
+            MaxPool2D<2>, MaxPool2D<0>, AvgPool2D<3, 0, 1>, AvgPool2D<{ usize::MAX - 1 }, 1, 5>,
+            Embedding<4, 4>, Embedding<0, 0>, TiedLinear<4, 4>, Dropout<Sci<1, -1>>, Dropout<Sci<2, 0>>,
+            Reshape<T![2, 2]>, Reshape<S1<Third>>, Reshape<()>, Concat<0>, Concat<5>, Concat<{ usize::MAX - 1 }>,
+            Slice<0, 1, 3>, Slice<2, 3, 1>, Slice<{ usize::MAX - 1 }, 0, 1>, Transpose<0, 2>, Transpose<7, 9>,
+            PixelShuffle<2, 4, 2>, PixelShuffle<3, 4, 2>, PixelShuffle<0, 0, 0>,
+            PixelShuffle<{ usize::MAX - 1 }, 4, 1>,
+            RoPE<4, 2, 2>, RoPE<4, 2, 3>, RoPE<0, 0, 0>, RoPEInterleaved<4, 1, 4>, RoPE<4, { usize::MAX - 1 }, 4>,
+            Residual<Linear<4, 4>>, Residual<Linear<4, 3>>, Residual<Add>, Repeat<LinearReLU<4, 4>, 3>,
+            Repeat<Residual<LinearReLU<4, 4>>, 0>, Repeat<Flatten, 2>, Repeat<Repeat<ReLU, 1000>, 1000>,
+            Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
+        }
+    }
+
+    sequential! {
+        /// Images, with every kind of layer that takes them.
+        Trunk: [2, 6, 6] -> [3] =
+            Conv2D<2, 4, 3, 1, 1>, BatchNorm2D<4>, ReLU, MaxPool2D<2>,
+            Conv2DNoBias<4, 6, 2, 1, 0, 1, 2>, Mish, AvgPool2D<2>, Flatten, Dropout<0.1>, Linear<6, 3>, LogSoftmax
+    }
+
+    /// Words in, scores of words out, by one table.
+    #[module]
+    struct Words<const S: usize, const D: usize> {
+        tokens: Embedding<7, D>,
+        positions: Param<T![S, D], Normal02>,
+        norm: LayerNorm<D, 1e-6>,
+        blocks: Repeat<Residual<LinearSwish<4, 4>>, 2>,
+        up: LinearGELU<D, { 2 * D }>,
+        out: RMSNorm<{ 2 * D }>,
+        #[tied = "tokens.weight"]
+        head: TiedLinear<D, 7>,
+    }
+    #[module]
+    impl<const S: usize, const D: usize> Words<S, D> {
+        fn forward(&self, ids: Ids<T![S]>) -> T![S, 7] {
+            let h = self.blocks(self.norm(self.tokens(ids) + self.positions));
+            let wide = self.out(self.up(RoPE::<S, 1, D>(h)));
+            let a = Slice::<1, 0, D>(wide);
+            let both = Concat::<1>(a, h);
+            self.head(Slice::<1, 2, { 2 + D }>(both))
+        }
+    }
+
+    #[test]
+    fn layers_fit_together_in_modules() {
+        use crate::check::{Options, gradients};
+        gradients::<Trunk, T![2, 6, 6]>(3, Mode::Train, 1).assert_within(1e-7);
+        gradients::<Trunk, T![2, 6, 6]>(1, Mode::Infer, 2).assert_within(1e-7);
+        for batch in [1, 3] {
+            let options = Options { ids_below: 7, ..Options::new(batch, Mode::Train, 3) };
+            options.check::<Words<3, 4>, Ids<T![3]>>().assert_within(1e-7);
+        }
+        let run = check::Run::<Words<3, 4>, Ids<T![3]>, Cpu<f64>>::new(&Cpu::default(), 1);
+        let paths: Vec<_> = run.paths().map(|(path, _)| path.to_owned()).collect();
+        let expected = [
+            "tokens.weight",
+            "positions",
+            "norm.weight",
+            "norm.bias",
+            "blocks.0.weight",
+            "blocks.0.bias",
+            "blocks.1.weight",
+            "blocks.1.bias",
+            "up.weight",
+            "up.bias",
+            "out.weight",
+        ];
+        assert_eq!(paths, expected);
     }
 }

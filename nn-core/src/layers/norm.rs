@@ -21,7 +21,6 @@ use crate::{Size, Text, layer};
 /// 2016, arXiv:1607.06450.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, LayerNorm, T};
 /// assert_eq!(<LayerNorm<8> as Layer<T![5, 8]>>::RULE.out.to_string(), "[5, 8]");
 /// let fault = <LayerNorm<8> as Layer<T![8, 5]>>::RULE.fault.unwrap();
@@ -48,7 +47,7 @@ impl<D: Dim, EPS: Real> Params for LayerNormOf<D, EPS> {
 impl<X: Signature, D: Dim, EPS: Real> Layer<X> for LayerNormOf<D, EPS> {
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT),
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT).keeping(),
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)).saturating_mul(2));
@@ -60,7 +59,15 @@ impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for LayerNormOf<D,
         let gamma = slice::<V>(call.params, 0, D::N);
         let beta = slice::<V>(call.params, Self::TREE.leaf_offset(1), D::N);
         let stats = cx.keeps().then(|| call.saved.take(2 * rows));
-        cx.device().layer_norm(D::N, EPS::VALUE, call.x.get(0), Some(gamma), Some(beta), call.y.get(0), stats);
+        cx.device().layer_norm(
+            D::N,
+            EPS::VALUE,
+            call.x.get(0),
+            Some(gamma),
+            Some(beta),
+            call.y.get(0),
+            stats,
+        );
     }
 
     fn vjp(cx: &mut Ctx<'_, V>, mut call: Vjp<'_, V>) {
@@ -85,7 +92,6 @@ impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for LayerNormOf<D,
 /// mostly write a smaller EPS, 10⁻⁵ or 10⁻⁶, than the 10⁻⁴ that it has here.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, RMSNorm, T};
 /// assert_eq!(<RMSNorm<8> as Layer<T![5, 8]>>::RULE.out.to_string(), "[5, 8]");
 /// ```
@@ -93,7 +99,8 @@ impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for LayerNormOf<D,
 pub struct RMSNorm<const D: usize, EPS: Real = Sci<1, -4>>;
 
 impl<D: Dim, EPS: Real> RMSNormOf<D, EPS> {
-    const LEAVES: [Leaf; 1] = [Leaf::new("weight", Dims::new(&[D::EXTENT]), Role::Scale, Init::Constant(1.0))];
+    const LEAVES: [Leaf; 1] =
+        [Leaf::new("weight", Dims::new(&[D::EXTENT]), Role::Scale, Init::Constant(1.0))];
 }
 
 impl<D: Dim, EPS: Real> Params for RMSNormOf<D, EPS> {
@@ -104,7 +111,7 @@ impl<D: Dim, EPS: Real> Params for RMSNormOf<D, EPS> {
 impl<X: Signature, D: Dim, EPS: Real> Layer<X> for RMSNormOf<D, EPS> {
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT),
+        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT).keeping(),
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)));
@@ -182,7 +189,10 @@ mod tests {
         let fault = <LayerNorm<0> as Layer<T![0]>>::RULE.fault.unwrap();
         assert_eq!(fault.to_string(), "`LayerNorm<0>` can't exist: D is 0");
         let fault = <RMSNorm<4> as Layer<(T![4], T![4])>>::RULE.fault.unwrap();
-        assert_eq!(fault.to_string(), "shape mismatch: `RMSNorm<4>` takes one tensor, but it is given ([4], [4])");
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `RMSNorm<4>` takes one tensor, but it is given ([4], [4])"
+        );
         let fault = <RMSNorm<4> as Layer<T![]>>::RULE.fault.unwrap();
         assert_eq!(fault.to_string(), "shape mismatch: `RMSNorm<4>` takes [.., 4], but it is given []");
         type Third = crate::Over<crate::C<4>, crate::C<3>>;

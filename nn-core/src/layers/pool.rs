@@ -18,7 +18,6 @@ use crate::{Size, Text, layer};
 /// order, as in PyTorch.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, MaxPool2D, T};
 /// assert_eq!(<MaxPool2D<2> as Layer<T![16, 28, 28]>>::RULE.out.to_string(), "[16, 14, 14]");
 /// assert_eq!(<MaxPool2D<3, 2, 1> as Layer<T![16, 28, 28]>>::RULE.out.to_string(), "[16, 14, 14]");
@@ -35,7 +34,6 @@ pub struct MaxPool2D<const K: usize, const S: usize = 0, const P: usize = 0>;
 /// is divided by K² always: padding counts as zeros, as in PyTorch.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{AvgPool2D, Layer, T};
 /// assert_eq!(<AvgPool2D<2> as Layer<T![16, 28, 28]>>::RULE.out.to_string(), "[16, 14, 14]");
 /// ```
@@ -55,7 +53,8 @@ impl Window {
             return rule;
         }
         if self.padding > self.kernel / 2 {
-            let text = Text::new().str("a padding of ").num(self.padding).str(" is more than half the window of ");
+            let text =
+                Text::new().str("a padding of ").num(self.padding).str(" is more than half the window of ");
             return Rule::cannot_exist(label, text.num(self.kernel));
         }
         self.rule(label, args, given, None, Extent::new(0))

@@ -21,7 +21,6 @@ use crate::{Text, layer};
 /// pairs are those of GPT-NeoX and Llama in `transformers`.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Layer, RoPE, T};
 /// assert_eq!(<RoPE<128, 4, 16> as Layer<T![..128, 64]>>::RULE.out.to_string(), "[..128, 64]");
 /// let fault = <RoPE<128, 4, 16> as Layer<T![128, 60]>>::RULE.fault.unwrap();
@@ -31,10 +30,17 @@ use crate::{Text, layer};
 /// );
 /// ```
 #[layer]
-pub struct RoPE<const S: usize, const H: usize, const D: usize, THETA: Real = Sci<1, 4>, INTERLEAVED: Switch = No>;
+pub struct RoPE<
+    const S: usize,
+    const H: usize,
+    const D: usize,
+    THETA: Real = Sci<1, 4>,
+    INTERLEAVED: Switch = No,
+>;
 
 /// [`RoPE`] with the pairs (x₂ⱼ, x₂ⱼ₊₁): the paper's own, and those of Llama's weights in GGUF files.
-pub type RoPEInterleaved<const S: usize, const H: usize, const D: usize, THETA = Sci<1, 4>> = RoPE<S, H, D, THETA, Yes>;
+pub type RoPEInterleaved<const S: usize, const H: usize, const D: usize, THETA = Sci<1, 4>> =
+    RoPE<S, H, D, THETA, Yes>;
 
 impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> RoPEOf<S, H, D, THETA, INTERLEAVED> {
     const WIDTH: Extent = H::EXTENT.times(D::EXTENT);
@@ -76,8 +82,11 @@ impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> RoPEOf<S, H, D, T
     }
 }
 
-impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> Params for RoPEOf<S, H, D, THETA, INTERLEAVED> {
-    const LABEL: Text = crate::fault::label(if INTERLEAVED::ON { "RoPEInterleaved" } else { "RoPE" }, Self::ARGS);
+impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> Params
+    for RoPEOf<S, H, D, THETA, INTERLEAVED>
+{
+    const LABEL: Text =
+        crate::fault::label(if INTERLEAVED::ON { "RoPEInterleaved" } else { "RoPE" }, Self::ARGS);
 }
 
 impl<X: Signature, S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> Layer<X>
@@ -121,7 +130,15 @@ mod tests {
     }
 
     /// Turns pairs that lie `gap` apart and `step` from the next.
-    fn by_hand(x: &[f64], seq: usize, heads: usize, dim: usize, theta: f64, gap: usize, step: usize) -> Vec<f64> {
+    fn by_hand(
+        x: &[f64],
+        seq: usize,
+        heads: usize,
+        dim: usize,
+        theta: f64,
+        gap: usize,
+        step: usize,
+    ) -> Vec<f64> {
         let mut y = vec![0.0; x.len()];
         for (row, j) in (0..x.len() / (heads * dim)).flat_map(|r| (0..dim / 2).map(move |j| (r, j))) {
             let angle = (row % seq) as f64 * theta.powf(-2.0 * j as f64 / dim as f64);
@@ -165,7 +182,10 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said_in_numbers() {
         let fault = <RoPE<8, 2, 3> as Layer<T![8, 6]>>::RULE.fault.unwrap();
-        assert_eq!(fault.to_string(), "`RoPE<8, 2, 3>` can't exist: a head of 3 values can't be divided into pairs");
+        assert_eq!(
+            fault.to_string(),
+            "`RoPE<8, 2, 3>` can't exist: a head of 3 values can't be divided into pairs"
+        );
         let fault = <RoPEInterleaved<8, 2, 4> as Layer<T![2, 8, 8]>>::RULE.fault.unwrap();
         assert_eq!(
             fault.to_string(),

@@ -11,7 +11,6 @@ use crate::{Text, layer};
 /// y = eˣ / Σ eˣ along the last axis, the maximum taken off first.
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Cpu, Softmax, T, check::{Values, Run}};
 /// let mut run = Run::<Softmax, T![2], Cpu<f64>>::new(&Cpu::default(), 1);
 /// assert_eq!(run.forward_only(&[Values::Real(vec![1e4, 1e4])]), [Values::Real(vec![0.5, 0.5])]);
@@ -23,7 +22,6 @@ pub struct Softmax;
 /// [`Softmax`].
 ///
 /// ```
-/// # use nn_core as nn;
 /// use nn::{Cpu, LogSoftmax, T, check::{Values, Run}};
 /// let mut run = Run::<LogSoftmax, T![2], Cpu<f64>>::new(&Cpu::default(), 1);
 /// assert_eq!(run.forward_only(&[Values::Real(vec![0.0, 1e4])]), [Values::Real(vec![-1e4, 0.0])]);
@@ -97,6 +95,9 @@ mod tests {
     #[test]
     fn a_scalar_has_no_row() {
         let fault = <Softmax as Layer<T![]>>::RULE.fault.unwrap();
-        assert_eq!(fault.to_string(), "shape mismatch: `Softmax` takes at least one axis, but it is given []");
+        assert_eq!(
+            fault.to_string(),
+            "shape mismatch: `Softmax` takes at least one axis, but it is given []"
+        );
     }
 }

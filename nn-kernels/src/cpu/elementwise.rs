@@ -1,14 +1,29 @@
+use super::math::{self, sigmoid};
 use super::par::{self, GRAIN};
-use super::simd::{Simd, dispatch};
-use super::{Cpu, Real, given};
-use crate::ops::{Binary, Elementwise, Unary};
+use super::simd::{Simd, kernels};
+use super::{
+    Real,
+    kernels::{Kernels, given},
+};
+use crate::ops::{Binary, Unary};
+
+kernels! {
+    fn binary<E>(f: Binary, a: &[E], b: &[E], y: &mut [E]);
+    fn slope_in_place<E>(f: Unary, dy: &[E], z: &mut [E]);
+    fn scaled<E>(scale: f64, x: &[E], y: &mut [E]);
+    fn unary<E>(f: Unary, x: &[E], y: &mut [E]);
+    fn unary_slope<E>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]);
+    fn divisor_slope<E>(a: &[E], b: &[E], dy: &[E], db: &mut [E]);
+    fn add_assign<E>(x: &[E], y: &mut [E]);
+    fn all_finite<E>(x: &[E]) -> bool;
+}
 
 /// √(2/π), and the weight of the cube, in the tanh form of GELU.
 const GELU_TANH: (f64, f64) = (0.797_884_560_802_865_4, 0.044_715);
 
 /// f(x).
 #[inline(always)]
-pub(crate) fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
+fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
     let (one, half) = (E::ONE, E::lit(0.5));
     match f {
         Unary::Identity => x,
@@ -20,20 +35,20 @@ pub(crate) fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
                 x
             }
         }
-        Unary::Tanh => x.tanh::<S>(),
+        Unary::Tanh => math::tanh::<S, E>(x),
         Unary::Sigmoid => sigmoid::<S, E>(x),
         Unary::Silu => x * sigmoid::<S, E>(x),
-        Unary::Gelu => half * x * (one + (x * E::lit(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>()),
+        Unary::Gelu => half * x * (one + math::erf::<S, E>(x * E::lit(std::f64::consts::FRAC_1_SQRT_2))),
         Unary::GeluTanh => {
             let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
-            half * x * (one + (root * (x + cube * x * x * x)).tanh::<S>())
+            half * x * (one + math::tanh::<S, E>(root * (x + cube * x * x * x)))
         }
         Unary::Mish => x * mish_tanh::<S, E>(x).0,
         Unary::Elu => {
             if x > E::ZERO {
                 x
             } else {
-                x.exp_m1::<S>()
+                math::exp_m1::<S, E>(x)
             }
         }
         Unary::Affine { scale, shift } => x.mul_add::<S>(E::lit(scale), E::lit(shift)),
@@ -43,7 +58,7 @@ pub(crate) fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
 
 /// f′(x), given y = f(x) where [`Unary::needs_y`] says so and x where [`Unary::needs_x`] does.
 #[inline(always)]
-pub(crate) fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
+fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
     let (one, half) = (E::ONE, E::lit(0.5));
     match f {
         Unary::Identity => one,
@@ -63,14 +78,14 @@ pub(crate) fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
             s * (one + x * (one - s))
         }
         Unary::Gelu => {
-            let cdf = half * (one + (x * E::lit(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>());
+            let cdf = half * (one + math::erf::<S, E>(x * E::lit(std::f64::consts::FRAC_1_SQRT_2)));
             // 1/√(2π).
-            let pdf = E::lit(0.398_942_280_401_432_7) * (-half * x * x).exp::<S>();
+            let pdf = E::lit(0.398_942_280_401_432_7) * math::exp::<S, E>(-half * x * x);
             x.mul_add::<S>(pdf, cdf)
         }
         Unary::GeluTanh => {
             let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
-            let t = (root * (x + cube * x * x * x)).tanh::<S>();
+            let t = math::tanh::<S, E>(root * (x + cube * x * x * x));
             let inner = root * (one + E::lit(3.0) * cube * x * x);
             // 1 − t² is 0 far out, where x·inner may be infinite: their product must be 0, not NaN.
             let tail = one - t * t;
@@ -85,7 +100,7 @@ pub(crate) fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
             if x > E::ZERO {
                 one
             } else {
-                x.exp::<S>()
+                math::exp::<S, E>(x)
             }
         }
         Unary::Affine { scale, .. } => E::lit(scale),
@@ -93,19 +108,12 @@ pub(crate) fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
     }
 }
 
-/// 1 / (1 + e⁻ˣ), without overflow on either side.
-#[inline(always)]
-pub(crate) fn sigmoid<S: Simd, E: Real>(x: E) -> E {
-    let e = (-x.abs()).exp::<S>();
-    (if x < E::ZERO { e } else { E::ONE }) / (E::ONE + e)
-}
-
 /// t = tanh(log(1 + eˣ)) and 1 − t². With w = eˣ(eˣ + 2), t is w / (w + 2).
 #[inline(always)]
 fn mish_tanh<S: Simd, E: Real>(x: E) -> (E, E) {
     // Beyond 20, t is 1 in double precision.
     let far = x > E::lit(20.0);
-    let e = (if far { E::lit(20.0) } else { x }).exp::<S>();
+    let e = math::exp::<S, E>(if far { E::lit(20.0) } else { x });
     let w = e * (e + E::lit(2.0));
     let r = E::ONE / (w + E::lit(2.0));
     if far { (E::ONE, E::ZERO) } else { (w * r, E::lit(4.0) * (w + E::ONE) * r * r) }
@@ -172,9 +180,29 @@ fn unary<S: Simd, E: Real>(f: Unary, x: &[E], y: &mut [E]) {
     });
 }
 
+/// y = f(y).
+#[inline(always)]
+pub(crate) fn unary_in_place<S: Simd, E: Real>(f: Unary, y: &mut [E]) {
+    for_each_unary!(f, |g| {
+        for y in y {
+            *y = value::<S, E>(g, *y);
+        }
+    });
+}
+
+/// z = f′(z)·dy.
+#[inline(always)]
+fn slope_in_place<S: Simd, E: Real>(f: Unary, dy: &[E], z: &mut [E]) {
+    for_each_unary!(f, |g| {
+        for (z, &dy) in z.iter_mut().zip(dy) {
+            *z = slope::<S, E>(g, *z, *z) * dy;
+        }
+    });
+}
+
 /// dx = f′·dy, for functions whose derivative is one of `known`: x or y.
 #[inline(always)]
-pub(crate) fn unary_slope<S: Simd, E: Real>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]) {
+fn unary_slope<S: Simd, E: Real>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]) {
     for_each_unary!(f, |g| {
         for ((dx, &known), &dy) in dx.iter_mut().zip(known).zip(dy) {
             *dx = slope::<S, E>(g, known, known) * dy;
@@ -191,12 +219,18 @@ fn scaled<S: Simd, E: Real>(scale: f64, x: &[E], y: &mut [E]) {
 
 #[inline(always)]
 fn binary<S: Simd, E: Real>(f: Binary, a: &[E], b: &[E], y: &mut [E]) {
-    let both = y.iter_mut().zip(a.iter().zip(b));
+    macro_rules! each {
+        ($op:tt) => {
+            for (y, (&a, &b)) in y.iter_mut().zip(a.iter().zip(b)) {
+                *y = a $op b;
+            }
+        };
+    }
     match f {
-        Binary::Add => both.for_each(|(y, (&a, &b))| *y = a + b),
-        Binary::Sub => both.for_each(|(y, (&a, &b))| *y = a - b),
-        Binary::Mul => both.for_each(|(y, (&a, &b))| *y = a * b),
-        Binary::Div => both.for_each(|(y, (&a, &b))| *y = a / b),
+        Binary::Add => each!(+),
+        Binary::Sub => each!(-),
+        Binary::Mul => each!(*),
+        Binary::Div => each!(/),
     }
 }
 
@@ -222,26 +256,32 @@ fn all_finite<S: Simd, E: Real>(x: &[E]) -> bool {
     x.chunks(1024).all(|block| block.iter().fold(true, |all, v| all & v.is_finite()))
 }
 
-impl<E: Real> Cpu<E> {
-    fn two_operands(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn two_operands(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
         let isa = self.isa;
-        par::split(y.len(), GRAIN, (a, b, y), &|_, (a, b, y)| dispatch!(isa, binary::<E>(f, a, b, y)));
+        par::split(y.len(), GRAIN, (a, b, y), &|_, (a, b, y)| run::binary(isa, f, a, b, y));
     }
 
-    fn scale_into(&self, scale: f64, x: &[E], y: &mut [E]) {
+    /// z = f′(z)·dy, for functions whose derivative needs the input.
+    pub(crate) fn slope_in_place(&self, f: Unary, dy: &[E], z: &mut [E]) {
         let isa = self.isa;
-        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, scaled::<E>(scale, x, y)));
+        par::split(z.len(), GRAIN, (dy, z), &|_, (dy, z)| run::slope_in_place(isa, f, dy, z));
+    }
+
+    pub(crate) fn scale_into(&self, scale: f64, x: &[E], y: &mut [E]) {
+        let isa = self.isa;
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| run::scaled(isa, scale, x, y));
     }
 }
 
-impl<E: Real> Elementwise for Cpu<E> {
-    fn unary(&self, f: Unary, x: &[E], y: &mut [E]) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn unary(&self, f: Unary, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "unary: x and y differ in length");
         let isa = self.isa;
-        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, unary::<E>(f, x, y)));
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| run::unary(isa, f, x, y));
     }
 
-    fn unary_vjp(&self, f: Unary, x: &[E], y: &[E], dy: &[E], dx: &mut [E]) {
+    pub(crate) fn unary_vjp(&self, f: Unary, x: &[E], y: &[E], dy: &[E], dx: &mut [E]) {
         assert_eq!(dy.len(), dx.len(), "unary_vjp: dy and dx differ in length");
         let known = match (f.needs_x(), f.needs_y()) {
             (true, _) => x,
@@ -250,18 +290,16 @@ impl<E: Real> Elementwise for Cpu<E> {
         };
         assert_eq!(known.len(), dx.len(), "unary_vjp: the operand that {f:?} needs and dx differ in length");
         let isa = self.isa;
-        par::split(dx.len(), GRAIN, (known, dy, dx), &|_, (known, dy, dx)| {
-            dispatch!(isa, unary_slope::<E>(f, known, dy, dx))
-        });
+        par::split(dx.len(), GRAIN, (known, dy, dx), &|_, (known, dy, dx)| run::unary_slope(isa, f, known, dy, dx));
     }
 
-    fn binary(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
+    pub(crate) fn binary(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
         assert_eq!(a.len(), y.len(), "binary: a and y differ in length");
         assert_eq!(b.len(), y.len(), "binary: b and y differ in length");
         self.two_operands(f, a, b, y);
     }
 
-    fn binary_vjp(&self, f: Binary, a: &[E], b: &[E], dy: &[E], da: Option<&mut [E]>, db: Option<&mut [E]>) {
+    pub(crate) fn binary_vjp(&self, f: Binary, a: &[E], b: &[E], dy: &[E], da: Option<&mut [E]>, db: Option<&mut [E]>) {
         let operands = matches!(f, Binary::Mul | Binary::Div);
         for (name, operand) in [("a", a), ("b", b)] {
             assert!(
@@ -288,29 +326,241 @@ impl<E: Real> Elementwise for Cpu<E> {
                 Binary::Div => {
                     let isa = self.isa;
                     par::split(db.len(), GRAIN, (a, b, dy, db), &|_, (a, b, dy, db)| {
-                        dispatch!(isa, divisor_slope::<E>(a, b, dy, db))
+                        run::divisor_slope(isa, a, b, dy, db)
                     });
                 }
             }
         }
     }
 
-    fn add_assign(&self, x: &[E], y: &mut [E]) {
+    pub(crate) fn add_assign(&self, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "add_assign: x and y differ in length");
         let isa = self.isa;
-        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| dispatch!(isa, add_assign::<E>(x, y)));
+        par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| run::add_assign(isa, x, y));
     }
 
-    fn fill(&self, value: f64, y: &mut [E]) {
+    pub(crate) fn fill(&self, value: f64, y: &mut [E]) {
         par::split(y.len(), GRAIN, y, &|_, y| y.fill(E::from_f64(value)));
     }
 
-    fn copy(&self, x: &[E], y: &mut [E]) {
+    pub(crate) fn copy(&self, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), y.len(), "copy: x and y differ in length");
         par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| y.copy_from_slice(x));
     }
 
-    fn all_finite(&self, x: &[E]) -> bool {
-        dispatch!(self.isa, all_finite::<E>(x))
+    pub(crate) fn all_finite(&self, x: &[E]) -> bool {
+        run::all_finite(self.isa, x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
+
+    const ALL: [Unary; 11] = [
+        Unary::Identity,
+        Unary::Relu,
+        Unary::Tanh,
+        Unary::Sigmoid,
+        Unary::Silu,
+        Unary::Gelu,
+        Unary::GeluTanh,
+        Unary::Mish,
+        Unary::Elu,
+        Unary::Affine { scale: -1.5, shift: 0.25 },
+        Unary::Reciprocal { c: 2.0 },
+    ];
+
+    fn reference(f: Unary, x: f64) -> f64 {
+        // erf by quadrature, good to 1e-14 for the arguments here.
+        let erf = |x: f64| {
+            let n = 2000;
+            let h = x / f64::from(n);
+            let weight = |i| if i == 0 || i == n { 1.0 } else { 2.0 + 2.0 * f64::from(i % 2) };
+            let sum: f64 = (0..=n).map(|i| weight(i) * (-(f64::from(i) * h).powi(2)).exp()).sum();
+            sum * h / 3.0 * std::f64::consts::FRAC_2_SQRT_PI
+        };
+        match f {
+            Unary::Identity => x,
+            Unary::Relu => x.max(0.0),
+            Unary::Tanh => x.tanh(),
+            Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Unary::Silu => x / (1.0 + (-x).exp()),
+            Unary::Gelu => 0.5 * x * (1.0 + erf(x / 2f64.sqrt())),
+            Unary::GeluTanh => {
+                0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+            }
+            Unary::Mish => x * x.exp().ln_1p().tanh(),
+            Unary::Elu => {
+                if x > 0.0 {
+                    x
+                } else {
+                    x.exp_m1()
+                }
+            }
+            Unary::Affine { scale, shift } => scale * x + shift,
+            Unary::Reciprocal { c } => c / x,
+        }
+    }
+
+    fn inputs() -> Vec<f64> {
+        let n = if cfg!(miri) { 5 } else { 67 };
+        random(1, n).iter().map(|x| f64::from((x * 5.0) as f32)).collect()
+    }
+
+    fn forward<E: Real>(tolerance: f64) {
+        let x = inputs();
+        for (device, f) in devices::<E>().into_iter().flat_map(|d| ALL.map(|f| (d, f))) {
+            let mut y = vec![E::ZERO; x.len()];
+            device.unary(f, &reals(&x), &mut y);
+            let expected: Vec<f64> = x.iter().map(|&x| reference(f, x)).collect();
+            assert_close(&y, &expected, tolerance, &format!("{device:?} {f:?}"));
+        }
+    }
+
+    #[test]
+    fn functions_are_those_of_their_formulas() {
+        forward::<f32>(3e-7);
+        forward::<f64>(1e-13);
+    }
+
+    #[test]
+    fn the_two_gelus_differ() {
+        let device = devices::<f64>()[0];
+        let (mut erf, mut tanh) = ([0.0], [0.0]);
+        device.unary(Unary::Gelu, &[2.0], &mut erf);
+        device.unary(Unary::GeluTanh, &[2.0], &mut tanh);
+        assert!((erf[0] - tanh[0]).abs() > 5e-5);
+    }
+
+    #[test]
+    fn slopes_match_finite_differences_from_what_they_say_they_need() {
+        let x = inputs();
+        let dy = random(2, x.len());
+        for (device, f) in devices::<f64>().into_iter().flat_map(|d| ALL.map(|f| (d, f))) {
+            let mut y = vec![0.0; x.len()];
+            device.unary(f, &x, &mut y);
+            let mut dx = vec![0.0; x.len()];
+            let known_x = if f.needs_x() { &x[..] } else { &[] };
+            let known_y = if f.needs_y() { &y[..] } else { &[] };
+            device.unary_vjp(f, known_x, known_y, &dy, &mut dx);
+            let expected: Vec<f64> = x
+                .iter()
+                .zip(&dy)
+                .map(|(&x, g)| {
+                    let step = 1e-6 * x.abs().max(0.1);
+                    g * (reference(f, x + step) - reference(f, x - step)) / (2.0 * step)
+                })
+                .collect();
+            assert_close(&dx, &expected, 1e-7, &format!("{device:?} {f:?}"));
+            if f.needs_x() {
+                let mut z = x.clone();
+                device.slope_in_place(f, &dy, &mut z);
+                assert_eq!(z, dx);
+            }
+        }
+    }
+
+    fn extremes<E: Real>() {
+        let x: Vec<E> = reals(&[1e4, -1e4, 0.0, -0.0, f64::NAN]);
+        for (device, f) in devices::<E>().into_iter().flat_map(|d| ALL.map(|f| (d, f))) {
+            let (mut y, mut dx) = (vec![E::ZERO; 5], vec![E::ZERO; 5]);
+            device.unary(f, &x, &mut y);
+            device.unary_vjp(f, &x, &y, &[E::ONE; 5], &mut dx);
+            let what = format!("{device:?} {f:?} {y:?} {dx:?}");
+            let [y, dx] = [y, dx].map(|v| v.iter().map(|v| v.to_f64()).collect::<Vec<_>>());
+            assert!(y[4].is_nan(), "{what}");
+            let far = match f {
+                Unary::Identity | Unary::Affine { .. } | Unary::Reciprocal { .. } => continue,
+                Unary::Relu | Unary::Silu | Unary::Gelu | Unary::GeluTanh | Unary::Mish => (1e4, 0.0, 1.0, 0.0),
+                Unary::Tanh => (1.0, -1.0, 0.0, 0.0),
+                Unary::Sigmoid => (1.0, 0.0, 0.0, 0.0),
+                Unary::Elu => (1e4, -1.0, 1.0, 0.0),
+            };
+            assert_eq!((y[0], y[1], dx[0], dx[1]), far, "{what}");
+            let at_zero = if f == Unary::Sigmoid { 0.5 } else { 0.0 };
+            assert_eq!((y[2], y[3]), (at_zero, at_zero), "{what}");
+            assert!(dx[4].is_nan(), "{what}");
+        }
+    }
+
+    #[test]
+    fn bounded_and_linear_functions_stay_right_far_out_and_pass_nan_on() {
+        extremes::<f32>();
+        extremes::<f64>();
+    }
+
+    #[test]
+    fn binary_operations_and_their_gradients() {
+        for f in [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div] {
+            for device in devices::<f64>() {
+                let (a, dy) = (random(1, 37), random(3, 37));
+                let b: Vec<f64> = random(2, 37).iter().map(|b| b + 3.0).collect();
+                let value = |a: &[f64], b: &[f64]| {
+                    let mut y = vec![0.0; 37];
+                    device.binary(f, a, b, &mut y);
+                    y
+                };
+                let loss = |a: &[f64], b: &[f64]| value(a, b).iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
+                let expected: Vec<f64> = a
+                    .iter()
+                    .zip(&b)
+                    .map(|(a, b)| match f {
+                        Binary::Add => a + b,
+                        Binary::Sub => a - b,
+                        Binary::Mul => a * b,
+                        Binary::Div => a / b,
+                    })
+                    .collect();
+                assert_eq!(value(&a, &b), expected);
+                let (mut da, mut db) = (vec![0.0; 37], vec![0.0; 37]);
+                let needed = matches!(f, Binary::Mul | Binary::Div);
+                let (ga, gb) = if needed { (&a[..], &b[..]) } else { (&[][..], &[][..]) };
+                device.binary_vjp(f, ga, gb, &dy, Some(&mut da), Some(&mut db));
+                assert_close(&da, &gradient(&a, |a| loss(a, &b)), 1e-8, "da");
+                assert_close(&db, &gradient(&b, |b| loss(&a, b)), 1e-8, "db");
+            }
+        }
+    }
+
+    #[test]
+    fn fill_copy_add_and_finiteness() {
+        for device in devices::<f32>() {
+            let (mut y, x) = (vec![0.0; 2100], vec![2.0; 2100]);
+            device.fill(1.5, &mut y);
+            device.add_assign(&x, &mut y);
+            assert!(y.iter().all(|&y| y == 3.5) && device.all_finite(&y));
+            device.copy(&x, &mut y);
+            assert_eq!(x, y);
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                y[2050] = bad;
+                assert!(!device.all_finite(&y));
+            }
+            assert!(device.all_finite(&[]));
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let x: Vec<f32> = reals(&random(1, 100_001));
+        let run = |threads| {
+            on_threads(threads, || {
+                let device = devices::<f32>().pop().unwrap();
+                ALL.map(|f| {
+                    let (mut y, mut dx) = (x.clone(), x.clone());
+                    device.unary(f, &x, &mut y);
+                    device.unary_vjp(f, &x, &y, &x, &mut dx);
+                    (y, dx)
+                })
+            })
+        };
+        assert!(run(1) == run(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "the operand that Tanh needs and dx differ in length")]
+    fn a_missing_operand_is_refused() {
+        devices::<f32>()[0].unary_vjp(Unary::Tanh, &[1.0], &[], &[1.0], &mut [0.0]);
     }
 }

@@ -1,7 +1,13 @@
 use super::par::{self, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
-use super::{Cpu, Real, scratch};
-use crate::ops::{Block, Layout, PermuteSpec, RopeSpec};
+use super::scratch::Scratch;
+use super::simd::{Simd, kernels};
+use super::{Real, kernels::Kernels};
+use crate::ops::{Block, PermuteSpec, RopeSpec};
+
+kernels! {
+    fn permute<E>(loops: Loops, x: &[E], y: &mut [E]);
+    fn rope<E>(s: RopeSpec, inverse: bool, first: usize, frequencies: &[f64], x: &[E], y: &mut [E]);
+}
 
 /// A sample's reordering as loops: for each axis of the result how long it is and how far its neighbours are
 /// apart in the input. Axes that stay neighbours are one.
@@ -90,8 +96,8 @@ fn check_block(name: &str, rows: usize, cols: usize, block: Block, len: usize) {
     );
 }
 
-impl<E: Real> Layout for Cpu<E> {
-    fn copy_block(&self, rows: usize, cols: usize, x: &[E], from: Block, y: &mut [E], to: Block) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn copy_block(&self, rows: usize, cols: usize, x: &[E], from: Block, y: &mut [E], to: Block) {
         if rows == 0 || cols == 0 {
             return;
         }
@@ -109,7 +115,7 @@ impl<E: Real> Layout for Cpu<E> {
         });
     }
 
-    fn broadcast_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
+    pub(crate) fn broadcast_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
         assert_eq!(y.len(), rows * x.len(), "broadcast_rows: y is not {rows} rows of x");
         if !x.is_empty() {
             par::split(rows, rows_per_task(x.len()), Rows(y, x.len()), &|_, y: Rows<&mut [E]>| {
@@ -118,14 +124,14 @@ impl<E: Real> Layout for Cpu<E> {
         }
     }
 
-    fn sum_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
+    pub(crate) fn sum_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
         assert_eq!(x.len(), rows * y.len(), "sum_rows: x is not {rows} rows of y");
         if !y.is_empty() {
             self.add_column_sums(y.len(), x, y);
         }
     }
 
-    fn permute(&self, rows: usize, s: &PermuteSpec, x: &[E], y: &mut [E]) {
+    pub(crate) fn permute(&self, rows: usize, s: &PermuteSpec, x: &[E], y: &mut [E]) {
         let mut seen = [false; 6];
         assert!(s.rank <= 6, "permute: at most 6 axes");
         s.axes[..s.rank].iter().for_each(|&axis| seen[axis] = true);
@@ -136,28 +142,161 @@ impl<E: Real> Layout for Cpu<E> {
         if sample > 0 {
             let (isa, loops) = (self.isa, Loops::new(s));
             par::split(rows, rows_per_task(sample), (Rows(x, sample), Rows(y, sample)), &|_, (x, y)| {
-                dispatch!(isa, permute::<E>(loops, x.0, y.0))
+                run::permute(isa, loops, x.0, y.0)
             });
         }
     }
 
-    fn rope(&self, s: &RopeSpec, inverse: bool, x: &[E], y: &mut [E]) {
+    pub(crate) fn rope(&self, s: &RopeSpec, inverse: bool, x: &[E], y: &mut [E]) {
         assert!(s.dim.is_multiple_of(2) && s.dim > 0, "rope: a head of {} values has no pairs", s.dim);
         assert!(s.seq > 0, "rope: sequences of no tokens");
         let token = s.heads * s.dim;
         assert_eq!(x.len(), s.rows * token, "rope: x is not {} tokens of {token} values", s.rows);
         assert_eq!(y.len(), x.len(), "rope: x and y differ in length");
         let (isa, s) = (self.isa, *s);
-        scratch::with(s.dim / 2, |frequencies: &mut [f64]| {
-            for (j, frequency) in frequencies.iter_mut().enumerate() {
-                *frequency = s.theta.powf(-2.0 * j as f64 / s.dim as f64);
-            }
-            let frequencies = &*frequencies;
-            // An angle costs some ten times a product.
-            let grain = (rows_per_task(token) / 10).max(1);
-            par::split(s.rows, grain, (Rows(x, token), Rows(y, token)), &|first, (x, y)| {
-                dispatch!(isa, rope::<E>(s, inverse, first, frequencies, x.0, y.0))
-            });
+        let mut frequencies = Scratch::<f64>::new(s.dim / 2);
+        for (j, frequency) in frequencies.iter_mut().enumerate() {
+            *frequency = s.theta.powf(-2.0 * j as f64 / s.dim as f64);
+        }
+        let frequencies = &frequencies[..];
+        // An angle costs some ten times a product.
+        let grain = (rows_per_task(token) / 10).max(1);
+        par::split(s.rows, grain, (Rows(x, token), Rows(y, token)), &|first, (x, y)| {
+            run::rope(isa, s, inverse, first, frequencies, x.0, y.0)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{assert_close, devices, on_threads, random, reals};
+
+    fn spec(dims: &[usize], axes: &[usize]) -> PermuteSpec {
+        let mut s = PermuteSpec { rank: dims.len(), dims: [1; 6], axes: [0, 1, 2, 3, 4, 5] };
+        s.dims[..dims.len()].copy_from_slice(dims);
+        s.axes[..axes.len()].copy_from_slice(axes);
+        s
+    }
+
+    #[test]
+    fn axes_are_reordered_and_the_inverse_undoes_it() {
+        let cases: [(&[usize], &[usize]); 9] = [
+            (&[5], &[0]),
+            (&[3, 4], &[1, 0]),
+            (&[3, 4], &[0, 1]),
+            (&[2, 3, 4], &[2, 0, 1]),
+            (&[2, 3, 4], &[1, 2, 0]),
+            (&[2, 3, 4], &[0, 2, 1]),
+            (&[2, 1, 3, 2], &[3, 1, 0, 2]),
+            (&[2, 3, 2, 1, 3], &[4, 2, 0, 1, 3]),
+            (&[2, 2, 3, 2, 1, 3], &[5, 3, 1, 0, 2, 4]),
+        ];
+        for (dims, axes) in cases {
+            let s = spec(dims, axes);
+            let n: usize = dims.iter().product();
+            let x = random(1, 3 * n);
+            let mut expected = vec![0.0; 3 * n];
+            for (i, x) in x.iter().enumerate() {
+                // The input's index on each axis, then its place in the result.
+                let (mut rest, mut index) = (i % n, vec![0; dims.len()]);
+                for k in (0..dims.len()).rev() {
+                    (index[k], rest) = (rest % dims[k], rest / dims[k]);
+                }
+                let place = axes.iter().fold(0, |place, &axis| place * dims[axis] + index[axis]);
+                expected[i / n * n + place] = *x;
+            }
+            for device in devices::<f64>() {
+                let (mut y, mut back) = (vec![0.0; 3 * n], vec![0.0; 3 * n]);
+                device.permute(3, &s, &x, &mut y);
+                assert_eq!(y, expected, "{s:?}");
+                device.permute(3, &s.inverse(), &y, &mut back);
+                assert_eq!(back, x, "{s:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the axes are no reordering")]
+    fn an_axis_that_comes_twice_is_refused() {
+        devices::<f32>()[0].permute(1, &spec(&[2, 2], &[1, 1]), &[0.0; 4], &mut [0.0; 4]);
+    }
+
+    #[test]
+    fn blocks_of_columns_are_copied_and_nothing_else() {
+        for device in devices::<f32>() {
+            let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
+            let mut y = vec![-1.0; 15];
+            let (from, to) = (Block { offset: 1, stride: 4 }, Block { offset: 3, stride: 5 });
+            device.copy_block(3, 2, &x, from, &mut y, to);
+            assert_eq!(y, [-1., -1., -1., 1., 2., -1., -1., -1., 5., 6., -1., -1., -1., 9., 10.]);
+            // Views may be longer than the rows asked for, and the last row need not be whole.
+            let mut y = vec![-1.0; 9];
+            device.copy_block(2, 1, &x, from, &mut y, Block { offset: 0, stride: 3 });
+            assert_eq!(y, [1., -1., -1., 5., -1., -1., -1., -1., -1.]);
+            let mut y = vec![-1.0; 4];
+            device.copy_block(2, 1, &x[..6], from, &mut y, Block { offset: 0, stride: 3 });
+            assert_eq!(y, [1., -1., -1., 5.]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "copy_block: y has 8 values")]
+    fn a_block_that_leaves_its_view_is_refused() {
+        let (from, to) = (Block { offset: 0, stride: 2 }, Block { offset: 2, stride: 4 });
+        devices::<f32>()[0].copy_block(3, 2, &[0.0; 6], from, &mut [0.0; 8], to);
+    }
+
+    #[test]
+    fn rows_are_broadcast_and_summed() {
+        for device in devices::<f64>() {
+            let x = random(1, 70);
+            let mut y = vec![0.0; 210];
+            device.broadcast_rows(3, &x, &mut y);
+            assert!(y.chunks(70).all(|row| row == x));
+            let mut sum = vec![1.0; 70];
+            device.sum_rows(3, &y, &mut sum);
+            assert_close(&sum, &x.iter().map(|x| 1.0 + 3.0 * x).collect::<Vec<_>>(), 1e-15, "sum");
+        }
+    }
+
+    #[test]
+    fn pairs_turn_by_their_angles_and_back() {
+        for (device, interleaved) in devices::<f64>().into_iter().flat_map(|d| [(d, false), (d, true)]) {
+            let s = RopeSpec { rows: 6, seq: 3, offset: 5, heads: 2, dim: 6, theta: 100.0, interleaved };
+            let x = random(1, 6 * 12);
+            let mut expected = vec![0.0; 72];
+            for (row, head, j) in (0..6).flat_map(|r| (0..2).flat_map(move |h| (0..3).map(move |j| (r, h, j)))) {
+                let angle = (5 + row % 3) as f64 / 100f64.powf(2.0 * j as f64 / 6.0);
+                let base = row * 12 + head * 6;
+                let (a, b) = if interleaved { (base + 2 * j, base + 2 * j + 1) } else { (base + j, base + j + 3) };
+                expected[a] = x[a] * angle.cos() - x[b] * angle.sin();
+                expected[b] = x[b] * angle.cos() + x[a] * angle.sin();
+            }
+            let (mut y, mut back) = (vec![0.0; 72], vec![0.0; 72]);
+            device.rope(&s, false, &x, &mut y);
+            assert_close(&y, &expected, 1e-14, "turned");
+            device.rope(&s, true, &y, &mut back);
+            assert_close(&back, &x, 1e-14, "turned back");
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let x: Vec<f32> = reals(&random(1, 300 * 512));
+        let s = RopeSpec { rows: 300, seq: 100, offset: 1, heads: 8, dim: 64, theta: 1e4, interleaved: false };
+        let run = |threads| {
+            on_threads(threads, || {
+                let device = devices::<f32>().pop().unwrap();
+                let (mut y, mut sum, mut turned) = (x.clone(), vec![0.0; 512], x.clone());
+                device.rope(&s, false, &x, &mut y);
+                device.sum_rows(300, &y, &mut sum);
+                device.permute(300, &spec(&[8, 64], &[1, 0]), &x, &mut turned);
+                let block = Block { offset: 3, stride: 512 };
+                device.copy_block(300, 500, &x, block, &mut y, block);
+                [y, sum, turned]
+            })
+        };
+        assert!(run(1) == run(4));
     }
 }

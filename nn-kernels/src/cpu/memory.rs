@@ -38,6 +38,16 @@ impl<T: Pod> Buffer<T> {
         self.len
     }
 
+    /// All of its bytes, of which the last may be beyond the last value.
+    pub(crate) fn whole(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.lines)
+    }
+
+    /// All of its bytes, writable.
+    pub(crate) fn whole_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.lines)
+    }
+
     /// The values.
     pub fn as_slice(&self) -> &[T] {
         &bytemuck::cast_slice(&self.lines)[..self.len]

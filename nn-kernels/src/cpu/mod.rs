@@ -1,41 +1,53 @@
 //! The host's processor.
 //!
-//! Each file holds the kernels of one family. [`simd`] compiles them for every instruction set, and
-//! [`Cpu::new`] picks the one to run; [`par`] spreads large ones over threads.
+//! Each file holds the kernels of one family. `simd` compiles them for every instruction set, and
+//! [`Cpu::new`] picks the one to run; `par` spreads large ones over threads.
 
-mod elementwise;
+#![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
+
+mod device;
 mod isa;
+mod kernels;
 mod memory;
+
 mod par;
+#[allow(clippy::excessive_precision, reason = "coefficients have the digits they were made with")]
 mod real;
 mod reduce;
 mod scratch;
 mod simd;
+mod vector;
 
 mod batch_norm;
 mod conv;
+mod depthwise;
+mod elementwise;
+mod gemm;
 mod layout;
 mod linear;
 mod loss;
 mod math;
 mod norm;
 mod optim;
+mod patches;
 mod pool;
 mod random;
+mod softmax;
 mod table;
 
-use std::marker::PhantomData;
+#[cfg(test)]
+mod testing;
 
-use crate::{Device, DeviceError};
+use crate::DeviceError;
 use isa::Available;
 pub use isa::Isa;
+use kernels::Kernels;
 pub use memory::Buffer;
 pub use real::Real;
 
 /// The host's processor, computing with elements `E`: `f32` or `f64`.
 pub struct Cpu<E> {
-    isa: Available,
-    elem: PhantomData<fn() -> E>,
+    kernels: Kernels<E>,
 }
 
 impl<E> Clone for Cpu<E> {
@@ -60,32 +72,25 @@ impl<E> Cpu<E> {
             Some(name) => Available::named(&name.to_string_lossy())?,
             None => Available::best(),
         };
-        Ok(Self { isa, elem: PhantomData })
+        Ok(Self { kernels: Kernels::new(isa) })
     }
 
     /// With this instruction set, if this machine has it.
     pub fn with_isa(isa: Isa) -> Result<Self, DeviceError> {
-        Ok(Self { isa: Available::checked(isa)?, elem: PhantomData })
+        Ok(Self { kernels: Kernels::new(Available::checked(isa)?) })
     }
 
     /// The instruction set that its kernels use.
     pub fn isa(&self) -> Isa {
-        self.isa.get()
+        self.kernels.isa.get()
     }
 }
 
 impl<E> Default for Cpu<E> {
     /// As [`new`](Self::new), but the fastest instruction set where `NN_ISA` asks for one that is missing.
     fn default() -> Self {
-        Self::new().unwrap_or(Self { isa: Available::best(), elem: PhantomData })
+        Self::new().unwrap_or(Self { kernels: Kernels::new(Available::best()) })
     }
-}
-
-impl<E: Real> Device for Cpu<E> {}
-
-/// The view, or nothing where it is empty: an operand that this call does not need.
-fn given<T>(view: &[T]) -> Option<&[T]> {
-    (!view.is_empty()).then_some(view)
 }
 
 #[cfg(test)]

@@ -111,14 +111,44 @@ pub(crate) const fn threads() -> usize {
     1
 }
 
-#[cfg(feature = "threads")]
-fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
-    rayon::join(a, b)
+/// Runs `f` on every thread of the pool that this thread belongs to, or here.
+pub(crate) fn on_every_thread(f: impl Fn() + Sync) {
+    #[cfg(feature = "threads")]
+    if rayon::current_thread_index().is_some() {
+        rayon::broadcast(|_| f());
+        return;
+    }
+    f();
 }
 
-#[cfg(not(feature = "threads"))]
-fn join<A, B>(a: impl FnOnce() -> A, b: impl FnOnce() -> B) -> (A, B) {
-    (a(), b())
+/// Runs both, on two threads if there is one to spare.
+pub(crate) fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
+    let (mut a, mut b) = (Err(Some(a)), Err(Some(b)));
+    join_dyn(&mut || run(&mut a), &mut || run(&mut b));
+    match (a, b) {
+        (Ok(a), Ok(b)) => (a, b),
+        _ => unreachable!("both have run"),
+    }
+}
+
+/// Puts a function's result in its place.
+fn run<R, F: FnOnce() -> R>(slot: &mut Result<R, Option<F>>) {
+    if let Err(f) = slot
+        && let Some(f) = f.take()
+    {
+        *slot = Ok(f());
+    }
+}
+
+/// The one place that the thread pool is compiled for: it is too much code to have it for each kernel.
+fn join_dyn(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
+    #[cfg(feature = "threads")]
+    rayon::join(a, b);
+    #[cfg(not(feature = "threads"))]
+    {
+        a();
+        b();
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,16 @@
 use std::ops::Range;
 
 use super::par::{self, Rows, rows_per_task};
-use super::simd::{Simd, dispatch};
-use super::{Cpu, Real};
-use crate::ops::{Pool, Pool2dSpec};
+use super::simd::{Simd, kernels};
+use super::{Real, kernels::Kernels};
+use crate::ops::Pool2dSpec;
+
+kernels! {
+    fn max_pool<E>(s: Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>);
+    fn max_pool_vjp<E>(s: Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]);
+    fn avg_pool<E>(s: Pool2dSpec, x: &[E], y: &mut [E]);
+    fn avg_pool_vjp<E>(s: Pool2dSpec, dy: &[E], dx: &mut [E]);
+}
 
 /// The part of window `i` along an axis that lies in the image.
 #[inline(always)]
@@ -109,8 +116,8 @@ fn check(name: &str, s: &Pool2dSpec, x: usize, y: usize) -> (usize, usize) {
     (inputs, outputs)
 }
 
-impl<E: Real> Pool for Cpu<E> {
-    fn max_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
+impl<E: Real> Kernels<E> {
+    pub(crate) fn max_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
         let (inputs, outputs) = check("max_pool2d", s, x.len(), y.len());
         if let Some(argmax) = &argmax {
             assert_eq!(argmax.len(), y.len(), "max_pool2d: argmax and y differ in length");
@@ -119,33 +126,149 @@ impl<E: Real> Pool for Cpu<E> {
         let views = (Rows(x, inputs), Rows(y, outputs), argmax.map(|argmax| Rows(argmax, outputs)));
         par::split(s.planes, rows_per_task(inputs), views, &|_, (x, y, argmax)| {
             let argmax = argmax.map(|argmax| argmax.0);
-            dispatch!(isa, max_pool::<E>(s, x.0, y.0, argmax))
+            run::max_pool(isa, s, x.0, y.0, argmax)
         });
     }
 
-    fn max_pool2d_vjp(&self, s: &Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]) {
+    pub(crate) fn max_pool2d_vjp(&self, s: &Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]) {
         let (inputs, outputs) = check("max_pool2d_vjp", s, dx.len(), dy.len());
         assert_eq!(argmax.len(), dy.len(), "max_pool2d_vjp: argmax and dy differ in length");
         let (isa, s) = (self.isa, *s);
         let views = (Rows(argmax, outputs), Rows(dy, outputs), Rows(dx, inputs));
         par::split(s.planes, rows_per_task(inputs), views, &|_, (argmax, dy, dx)| {
-            dispatch!(isa, max_pool_vjp::<E>(s, argmax.0, dy.0, dx.0))
+            run::max_pool_vjp(isa, s, argmax.0, dy.0, dx.0)
         });
     }
 
-    fn avg_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E]) {
+    pub(crate) fn avg_pool2d(&self, s: &Pool2dSpec, x: &[E], y: &mut [E]) {
         let (inputs, outputs) = check("avg_pool2d", s, x.len(), y.len());
         let (isa, s) = (self.isa, *s);
         par::split(s.planes, rows_per_task(inputs), (Rows(x, inputs), Rows(y, outputs)), &|_, (x, y)| {
-            dispatch!(isa, avg_pool::<E>(s, x.0, y.0))
+            run::avg_pool(isa, s, x.0, y.0)
         });
     }
 
-    fn avg_pool2d_vjp(&self, s: &Pool2dSpec, dy: &[E], dx: &mut [E]) {
+    pub(crate) fn avg_pool2d_vjp(&self, s: &Pool2dSpec, dy: &[E], dx: &mut [E]) {
         let (inputs, outputs) = check("avg_pool2d_vjp", s, dx.len(), dy.len());
         let (isa, s) = (self.isa, *s);
         par::split(s.planes, rows_per_task(inputs), (Rows(dy, outputs), Rows(dx, inputs)), &|_, (dy, dx)| {
-            dispatch!(isa, avg_pool_vjp::<E>(s, dy.0, dx.0))
+            run::avg_pool_vjp(isa, s, dy.0, dx.0)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{assert_close, devices, on_threads, random, reals};
+
+    fn spec(
+        planes: usize,
+        input: [usize; 2],
+        kernel: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+    ) -> Pool2dSpec {
+        let output = std::array::from_fn(|a| (input[a] + 2 * padding[a] - kernel[a]) / stride[a] + 1);
+        Pool2dSpec { planes, input, output, kernel, stride, padding }
+    }
+
+    fn specs() -> [Pool2dSpec; 5] {
+        [
+            spec(1, [1, 1], [1, 1], [1, 1], [0, 0]),
+            spec(3, [4, 6], [2, 2], [2, 2], [0, 0]),
+            spec(2, [7, 5], [3, 3], [2, 1], [1, 1]),
+            spec(2, [5, 9], [2, 3], [1, 2], [1, 0]),
+            spec(4, [7, 7], [7, 7], [7, 7], [0, 0]),
+        ]
+    }
+
+    /// For each output, the places of its window that lie in the image.
+    fn windows(s: &Pool2dSpec) -> Vec<Vec<usize>> {
+        let [h, w] = s.input;
+        let mut windows = Vec::new();
+        for (plane, o) in (0..s.planes).flat_map(|p| (0..s.output[0] * s.output[1]).map(move |o| (p, o))) {
+            let (r, c) = (o / s.output[1] * s.stride[0], o % s.output[1] * s.stride[1]);
+            let taps = (0..s.kernel[0] * s.kernel[1]).map(|k| (r + k / s.kernel[1], c + k % s.kernel[1]));
+            let inside = taps.filter_map(|(r, c)| {
+                let (r, c) = (r.checked_sub(s.padding[0])?, c.checked_sub(s.padding[1])?);
+                (r < h && c < w).then_some(plane * h * w + r * w + c)
+            });
+            windows.push(inside.collect());
+        }
+        windows
+    }
+
+    #[test]
+    fn maxima_and_means_are_those_of_the_windows_and_gradients_go_back() {
+        for (device, s) in devices::<f64>().into_iter().flat_map(|d| specs().map(|s| (d, s))) {
+            let area = s.input[0] * s.input[1];
+            let (x, windows) = (random(1, s.planes * area), windows(&s));
+            let dy = random(2, windows.len());
+            let (mut y, mut argmax) = (vec![0.0; windows.len()], vec![0; windows.len()]);
+            let mut dx = vec![f64::NAN; x.len()];
+            device.max_pool2d(&s, &x, &mut y, Some(&mut argmax));
+            let best: Vec<usize> =
+                windows.iter().map(|w| *w.iter().max_by(|&&a, &&b| x[a].total_cmp(&x[b])).unwrap()).collect();
+            assert_eq!(y, best.iter().map(|&i| x[i]).collect::<Vec<_>>());
+            assert_eq!(argmax, best.iter().map(|&i| (i % area) as u32).collect::<Vec<_>>());
+            device.max_pool2d_vjp(&s, &argmax, &dy, &mut dx);
+            let mut expected = vec![0.0; x.len()];
+            best.iter().zip(&dy).for_each(|(&i, g)| expected[i] += g);
+            assert_close(&dx, &expected, 1e-15, "max dx");
+
+            let share = 1.0 / (s.kernel[0] * s.kernel[1]) as f64;
+            device.avg_pool2d(&s, &x, &mut y);
+            let expected: Vec<f64> = windows.iter().map(|w| w.iter().map(|&i| x[i]).sum::<f64>() * share).collect();
+            assert_close(&y, &expected, 1e-14, "avg");
+            device.avg_pool2d_vjp(&s, &dy, &mut dx);
+            let mut expected = vec![0.0; x.len()];
+            windows.iter().zip(&dy).for_each(|(w, g)| w.iter().for_each(|&i| expected[i] += g * share));
+            assert_close(&dx, &expected, 1e-14, "avg dx");
+        }
+    }
+
+    #[test]
+    fn the_first_of_equal_maxima_wins_and_nan_wins_over_all() {
+        let s = spec(1, [2, 2], [2, 2], [2, 2], [0, 0]);
+        for device in devices::<f32>() {
+            for (x, at) in [
+                ([1.0, 1.0, 1.0, 1.0], 0),
+                ([0.0, 2.0, 2.0, 1.0], 1),
+                ([f32::NEG_INFINITY; 4], 0),
+                ([9.0, 1.0, f32::NAN, 3.0], 2),
+                ([f32::NAN, f32::NAN, 5.0, f32::INFINITY], 0),
+            ] {
+                let (mut y, mut argmax) = ([0.0], [9]);
+                device.max_pool2d(&s, &x, &mut y, Some(&mut argmax));
+                assert_eq!(argmax, [at], "{x:?}");
+                assert_eq!(y[0].to_bits(), x[at as usize].to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let s = spec(50, [40, 40], [3, 3], [2, 2], [1, 1]);
+        let x: Vec<f32> = reals(&random(1, 50 * 1600));
+        let n = 50 * s.output[0] * s.output[1];
+        let run = |threads| {
+            on_threads(threads, || {
+                let device = devices::<f32>().pop().unwrap();
+                let (mut y, mut argmax, mut dx, mut mean) = (vec![0.0; n], vec![0; n], x.clone(), vec![0.0; n]);
+                device.max_pool2d(&s, &x, &mut y, Some(&mut argmax));
+                device.max_pool2d_vjp(&s, &argmax, &y, &mut dx);
+                device.avg_pool2d(&s, &x, &mut mean);
+                (y, argmax, dx, mean)
+            })
+        };
+        assert!(run(1) == run(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "windows leave the padded image")]
+    fn an_output_that_is_too_large_is_refused() {
+        let s = Pool2dSpec { output: [3, 2], ..spec(1, [4, 4], [2, 2], [2, 2], [0, 0]) };
+        devices::<f32>()[0].avg_pool2d(&s, &[0.0; 16], &mut [0.0; 6]);
     }
 }

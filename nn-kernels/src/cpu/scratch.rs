@@ -1,6 +1,8 @@
 use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 
-use super::Buffer;
+use super::{Buffer, par};
 use crate::Pod;
 
 thread_local! {
@@ -8,23 +10,74 @@ thread_local! {
     static FREE: RefCell<Vec<Buffer<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends `f` this thread's own memory for `len` values, whatever they happen to be.
+/// This thread's own memory for some values, whatever they happen to be, until it is dropped.
 ///
-/// A buffer is kept for the next call, so only the first calls allocate. A call within a call (a thread that
-/// waits for others may run a piece of something else) gets a buffer of its own.
-pub(crate) fn with<T: Pod, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
-    let bytes = len * size_of::<T>();
-    let mut buffer = FREE.with_borrow_mut(|free| match free.iter().position(|b| b.len() >= bytes) {
-        Some(i) => free.swap_remove(i),
-        // One that has become too small makes room for its successor.
+/// A buffer is kept for the next one who asks, so only the first calls allocate. A call within a call (a thread
+/// that waits for others may run a piece of something else) gets a buffer of its own.
+///
+/// This is a value, and not a function that lends memory to a closure, because a closure would be compiled without
+/// the features of the instruction set that the kernel around it has.
+pub(crate) struct Scratch<T: Pod> {
+    /// Always there, until drop takes it.
+    buffer: Option<Buffer<u8>>,
+    len: usize,
+    values: PhantomData<T>,
+}
+
+/// A buffer of this thread's that is large enough. One that is not makes room for its successor.
+fn kept(bytes: usize) -> Option<Buffer<u8>> {
+    FREE.with_borrow_mut(|free| match free.iter().position(|b| b.len() >= bytes) {
+        Some(i) => Some(free.swap_remove(i)),
         None => {
             free.pop();
-            Buffer::zeroed(bytes.next_power_of_two()).expect("memory for a kernel's scratch")
+            None
         }
-    });
-    let result = f(&mut bytemuck::cast_slice_mut(buffer.as_mut_slice())[..len]);
-    FREE.with_borrow_mut(|free| free.push(buffer));
-    result
+    })
+}
+
+fn keep(buffer: Buffer<u8>) {
+    // A thread that is ending has no more use for it.
+    let _ = FREE.try_with(|free| free.borrow_mut().push(buffer));
+}
+
+fn allocated(bytes: usize) -> Buffer<u8> {
+    Buffer::zeroed(bytes).expect("memory for a kernel's scratch")
+}
+
+impl<T: Pod> Scratch<T> {
+    /// Memory for `len` values.
+    pub(crate) fn new(len: usize) -> Self {
+        let bytes = len * size_of::<T>();
+        let buffer = kept(bytes).unwrap_or_else(|| {
+            // The whole pool gets one, so that the first call is the last to allocate, whichever threads take part
+            // in later ones.
+            par::on_every_thread(|| keep(allocated(bytes)));
+            kept(bytes).unwrap_or_else(|| allocated(bytes))
+        });
+        Self { buffer: Some(buffer), len, values: PhantomData }
+    }
+}
+
+impl<T: Pod> Deref for Scratch<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        self.buffer.as_ref().map_or(&[], |buffer| &bytemuck::cast_slice(buffer.whole())[..self.len])
+    }
+}
+
+impl<T: Pod> DerefMut for Scratch<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let len = self.len;
+        self.buffer.as_mut().map_or(&mut [], |buffer| &mut bytemuck::cast_slice_mut(buffer.whole_mut())[..len])
+    }
+}
+
+impl<T: Pod> Drop for Scratch<T> {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            keep(buffer);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -32,11 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nested_calls_get_memory_of_their_own() {
-        with::<f32, _>(10, |a| {
-            a.fill(1.0);
-            with::<f64, _>(100, |b| b.fill(2.0));
-            assert_eq!(a, [1.0; 10]);
-        });
+    fn a_second_buffer_is_another_and_a_later_one_the_same() {
+        let mut a = Scratch::<f32>::new(10);
+        a.fill(1.0);
+        let mut b = Scratch::<f64>::new(100);
+        b.fill(2.0);
+        assert_eq!(*a, [1.0; 10]);
+        let at = b.as_ptr() as usize;
+        drop(b);
+        assert_eq!(Scratch::<f32>::new(200).as_ptr() as usize, at);
     }
 }

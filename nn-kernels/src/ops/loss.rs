@@ -22,7 +22,7 @@ pub trait Loss: Memory {
         target: View<'_, Self>,
         dx: Option<ViewMut<'_, Self>>,
     ) -> f64;
-    /// −log softmax(x)[target] of each row of `classes` values, with label smoothing: a share `smoothing` of
+    /// −log `softmax(x)[target]` of each row of `classes` values, with label smoothing: a share `smoothing` of
     /// the target is spread evenly over all classes. Rows whose target is `ignore` count neither in the loss
     /// nor in the mean. The first target that is out of range is the error.
     #[allow(clippy::too_many_arguments, reason = "one argument for each of PyTorch's")]

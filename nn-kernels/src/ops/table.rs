@@ -2,7 +2,7 @@ use crate::{Memory, View, ViewMut};
 
 /// Look-ups by index.
 pub trait Table: Memory {
-    /// y[i] = table[ids[i]], rows of `cols` values. An id out of range gives a row of zeros, and the first
+    /// `y[i] = table[ids[i]]`, rows of `cols` values. An id out of range gives a row of zeros, and the first
     /// such id is returned.
     fn gather(
         &self,
@@ -11,7 +11,7 @@ pub trait Table: Memory {
         ids: Self::View<'_, u32>,
         y: ViewMut<'_, Self>,
     ) -> Option<u32>;
-    /// dtable[ids[i]] += dy[i], in the order of i for each row of the table, whatever the number of threads.
+    /// `dtable[ids[i]] += dy[i]`, in the order of i for each row of the table, whatever the number of threads.
     /// Ids out of range are passed over.
     fn scatter_add(
         &self,

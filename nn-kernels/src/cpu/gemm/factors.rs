@@ -1,0 +1,147 @@
+//! The factors of a product, and how they are packed into panels for the tiles.
+
+use std::ops::Range;
+
+use crate::cpu::Real;
+use crate::cpu::isa::Available;
+use crate::cpu::simd::{Simd, kernels};
+use crate::cpu::vector::Vector;
+
+kernels! {
+    fn pack_panel<E>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]);
+    fn pack_panels<E>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]);
+}
+
+/// A matrix seen through strides.
+#[derive(Clone, Copy)]
+pub(crate) struct Mat<'a, E> {
+    pub(super) data: &'a [E],
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) row: usize,
+    pub(super) col: usize,
+}
+
+impl<'a, E> Mat<'a, E> {
+    /// Rows that lie one after the other. Panics if there are fewer values.
+    #[track_caller]
+    pub(crate) fn new(data: &'a [E], rows: usize, cols: usize) -> Self {
+        Self::strided(data, rows, cols, cols)
+    }
+
+    /// Rows that lie `row` apart. Panics if there are fewer values.
+    #[track_caller]
+    pub(crate) fn strided(data: &'a [E], rows: usize, cols: usize, row: usize) -> Self {
+        let needed = if rows == 0 || cols == 0 { 0 } else { (rows - 1) * row + cols };
+        assert!(data.len() >= needed, "a matrix of {} values, not {rows} × {cols}", data.len());
+        Self { data, rows, cols, row, col: 1 }
+    }
+
+    /// The transpose, at no cost.
+    pub(crate) fn t(self) -> Self {
+        Self { rows: self.cols, cols: self.rows, row: self.col, col: self.row, ..self }
+    }
+
+    /// Where element (i, j) lies, which must be in the matrix, or one past it.
+    #[inline(always)]
+    pub(super) fn at(&self, i: usize, j: usize) -> *const E {
+        self.data.as_ptr().wrapping_add(i * self.row + j * self.col)
+    }
+}
+
+/// The left factor of a product.
+pub(crate) trait Left<E>: Sync {
+    /// Rows, and terms.
+    fn size(&self) -> (usize, usize);
+    /// The factor as a matrix, if it is one.
+    fn matrix(&self) -> Option<Mat<'_, E>>;
+    /// Writes `out[p·rows.len() + i]` = element (rows.start + i, k.start + p).
+    fn pack(&self, isa: Available, rows: Range<usize>, k: Range<usize>, out: &mut [E]);
+}
+
+/// The right factor of a product.
+pub(crate) trait Right<E>: Sync {
+    /// Terms, and columns.
+    fn size(&self) -> (usize, usize);
+    /// The factor as a matrix, if its rows can be read as they lie.
+    fn direct(&self) -> Option<Mat<'_, E>>;
+    /// Writes panels of `width` columns, one after the other: in each, `out[p·width + i]` is the element of term
+    /// k.start + p and the panel's column i, or 0 where that is not in `columns`.
+    fn pack(&self, isa: Available, k: Range<usize>, columns: Range<usize>, width: usize, out: &mut [E]);
+}
+
+impl<E: Real> Left<E> for Mat<'_, E> {
+    fn size(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
+    fn matrix(&self) -> Option<Mat<'_, E>> {
+        Some(*self)
+    }
+
+    fn pack(&self, isa: Available, rows: Range<usize>, k: Range<usize>, out: &mut [E]) {
+        let width = rows.len();
+        run::pack_panel(isa, *self, rows, k, width, out);
+    }
+}
+
+impl<E: Real> Right<E> for Mat<'_, E> {
+    fn size(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
+    fn direct(&self) -> Option<Mat<'_, E>> {
+        (self.col == 1).then_some(*self)
+    }
+
+    fn pack(&self, isa: Available, k: Range<usize>, columns: Range<usize>, width: usize, out: &mut [E]) {
+        run::pack_panels(isa, self.t(), columns, k, width, out);
+    }
+}
+
+/// [`pack_panel`], `width` rows at a time.
+#[inline(always)]
+fn pack_panels<S: Simd, E: Real>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]) {
+    let panels = rows.clone().step_by(width).zip(out.chunks_exact_mut(width * k.len().max(1)));
+    for (at, out) in panels {
+        pack_panel::<S, E>(a, at..(at + width).min(rows.end), k.clone(), width, out);
+    }
+}
+
+/// Writes `out[p·width + i]` = element (rows.start + i, k.start + p), and 0 for rows from `rows.len()` on.
+#[inline(always)]
+fn pack_panel<S: Simd, E: Real>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]) {
+    assert!(rows.end <= a.rows && k.end <= a.cols && rows.len() <= width && k.len() * width <= out.len());
+    let (m, kc) = (rows.len(), k.len());
+    if m < width {
+        out[..kc * width].fill(E::ZERO);
+    }
+    if m == 0 || kc == 0 {
+        return;
+    }
+    let data = &a.data[rows.start * a.row + k.start * a.col..];
+    if a.row == 1 {
+        for (p, out) in out.chunks_exact_mut(width).enumerate().take(kc) {
+            out[..m].copy_from_slice(&data[p * a.col..p * a.col + m]);
+        }
+        return;
+    }
+    let block = <E::Vector<S> as Vector>::BLOCK;
+    let whole = if a.col == 1 { (m / block * block, kc / block * block) } else { (0, 0) };
+    for i in (0..whole.0).step_by(block) {
+        for p in (0..whole.1).step_by(block) {
+            // SAFETY: `S` is the instruction set this runs on. The block's rows i.. and terms p.. are within the
+            // panel and so, by the assertion above, within `a` (whose extent `Mat::strided` checked) and `out`.
+            unsafe {
+                let from = data.as_ptr().add(i * a.row + p);
+                E::Vector::<S>::transpose(from, a.row, out.as_mut_ptr().add(p * width + i), width);
+            }
+        }
+    }
+    for i in 0..m {
+        let done = if i < whole.0 { whole.1 } else { 0 };
+        for p in done..kc {
+            out[p * width + i] = data[i * a.row + p * a.col];
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Matrix products.
+//!
+//! One microkernel does all the arithmetic: it keeps a tile of C in registers, walks down k, and reads A and B
+//! through strides, so that it runs on packed panels and on matrices as they lie in memory alike. Each element of C
+//! is summed over k in one order, in runs of [`KC`] that are added one after the other, whatever the tile around
+//! it: so a row's bits depend neither on how many rows there are, nor on the threads, nor on what was packed.
+
+mod factors;
+mod tile;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::isa::Available;
+use super::scratch::Scratch;
+use super::simd::{Outlined, Simd, kernels};
+use super::vector::Vector;
+use super::{Real, elementwise, par};
+use crate::ops::Unary;
+pub(crate) use factors::{Left, Mat, Right};
+use tile::{Tile, TileStart, any_tile, next_tile};
+
+kernels! {
+    fn area<E>(p: &Product<'_, E>, area: Area);
+}
+
+/// Terms that are summed in registers before they are added to C. A panel of B this long fits in the first cache.
+const KC: usize = 256;
+/// Columns of a packed block of B, about: the block fits in the second or third cache.
+const NC: usize = 512;
+/// Row tiles in a packed block of A: with [`KC`], it fits in the second cache.
+const ROW_TILES: usize = 24;
+/// The largest block of A: [`ROW_TILES`] tiles of 8 rows.
+const PACKED_A: usize = ROW_TILES * 8 * KC;
+/// Products that a task should have at least: some 10 µs on one core.
+pub(crate) const WORK: usize = 256 * 1024;
+/// Elements below which a matrix is used as it lies: it stays in the second cache without being packed.
+const UNPACKED: usize = 16 * 1024;
+
+/// What the sum over k is added to.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'a, E> {
+    /// Nothing.
+    Zero,
+    /// The same row everywhere: a bias.
+    Row(&'a [E]),
+    /// A value for each row.
+    Column(&'a [E]),
+    /// What C holds.
+    Add,
+}
+
+impl<E> Start<'_, E> {
+    /// That of the transposed product.
+    fn t(self) -> Self {
+        match self {
+            Self::Row(v) => Self::Column(v),
+            Self::Column(v) => Self::Row(v),
+            other => other,
+        }
+    }
+}
+
+/// A product C = act(start + A·B).
+struct Product<'a, E> {
+    isa: Available,
+    a: &'a dyn Left<E>,
+    b: &'a dyn Right<E>,
+    start: Start<'a, E>,
+    act: Unary,
+    c: *mut E,
+    c_row: usize,
+    pack_a: bool,
+    pack_b: bool,
+}
+
+// SAFETY: threads share a product only to write rectangles of C that do not overlap.
+unsafe impl<E: Sync> Sync for Product<'_, E> {}
+
+/// A rectangle of C.
+#[derive(Clone)]
+struct Area {
+    rows: Range<usize>,
+    cols: Range<usize>,
+}
+
+/// Computes one rectangle of C.
+#[inline(always)]
+fn area<S: Simd, E: Real>(p: &Product<'_, E>, area: Area) {
+    if p.pack_a || p.pack_b {
+        // The same amount always, so that a thread allocates once.
+        let mut buffer = Scratch::new(PACKED_A + KC * NC);
+        let (a, b) = buffer.split_at_mut(PACKED_A);
+        blocks::<S, E>(p, area, a, b);
+    } else {
+        blocks::<S, E>(p, area, &mut [], &mut []);
+    }
+}
+
+#[inline(always)]
+fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut [E]) {
+    let lanes = <E::Vector<S> as Vector>::LANES;
+    let width = S::VECTORS * lanes;
+    let terms = p.b.size().0;
+    let Area { rows, cols } = area;
+    for j in cols.clone().step_by(NC / width * width) {
+        let js = j..(j + NC / width * width).min(cols.end);
+        let mut k = 0;
+        // Once even if there are no terms: C is still its start.
+        loop {
+            let ks = k..(k + KC).min(terms);
+            if p.pack_b {
+                p.b.pack(p.isa, ks.clone(), js.clone(), width, b);
+            }
+            for i in rows.clone().step_by(ROW_TILES * S::ROWS) {
+                let is = i..(i + ROW_TILES * S::ROWS).min(rows.end);
+                if p.pack_a {
+                    for (panel, at) in a.chunks_exact_mut(S::ROWS * ks.len().max(1)).zip(is.clone().step_by(S::ROWS)) {
+                        let tile = at..(at + S::ROWS).min(is.end);
+                        p.a.pack(p.isa, tile, ks.clone(), panel);
+                    }
+                }
+                tiles::<S, E>(p, is, js.clone(), ks.clone(), a, b);
+            }
+            k = ks.end;
+            if k >= terms {
+                break;
+            }
+        }
+        if p.act != Unary::Identity {
+            for i in rows.clone() {
+                // SAFETY: this call alone writes this rectangle of C, which `product` checked to be in it.
+                let row = unsafe { std::slice::from_raw_parts_mut(p.c.add(i * p.c_row + js.start), js.len()) };
+                // SAFETY: `S` is the instruction set this runs on.
+                unsafe { S::outline(Activation::<S, E> { act: p.act, row, isa: PhantomData }) };
+            }
+        }
+    }
+}
+
+/// Applies the activation to a row.
+struct Activation<'a, S, E> {
+    act: Unary,
+    row: &'a mut [E],
+    isa: PhantomData<S>,
+}
+
+impl<S: Simd, E: Real> Outlined for Activation<'_, S, E> {
+    #[inline(always)]
+    fn run(self) {
+        elementwise::unary_in_place::<S, E>(self.act, self.row);
+    }
+}
+
+/// All tiles of one block, over one run of terms.
+#[inline(always)]
+fn tiles<S: Simd, E: Real>(p: &Product<'_, E>, is: Range<usize>, js: Range<usize>, ks: Range<usize>, a: &[E], b: &[E]) {
+    let lanes = <E::Vector<S> as Vector>::LANES;
+    let width = S::VECTORS * lanes;
+    let (matrix, direct) = (p.a.matrix(), p.b.direct());
+    // B as it lies is passed over row tile by row tile, so that tiles of few rows can be wide; of a packed B a
+    // panel stays in the first cache while all of A passes by.
+    let (outer_i, outer_j) = if p.pack_b { (is.len(), width) } else { (S::ROWS, js.len()) };
+    for j0 in js.clone().step_by(outer_j.max(1)) {
+        for i0 in is.clone().step_by(outer_i.max(1)) {
+            let i1 = (i0 + outer_i).min(is.end);
+            for i in (i0..i1).step_by(S::ROWS) {
+                let rows = S::ROWS.min(i1 - i);
+                let j1 = (j0 + outer_j).min(js.end);
+                let mut j = j0;
+                while j < j1 {
+                    let (vectors, last) = if p.pack_b {
+                        let n = j1 - j;
+                        (n.div_ceil(lanes), n - (n - 1) / lanes * lanes)
+                    } else {
+                        next_tile::<S, E>(rows, j1 - j)
+                    };
+                    let (a, a_row, a_col) = match &matrix {
+                        Some(a) if !p.pack_a => (a.at(i, ks.start), a.row, a.col),
+                        _ => (a[(i - is.start) * ks.len()..].as_ptr(), 1, rows),
+                    };
+                    let (b, b_row) = match &direct {
+                        Some(b) if !p.pack_b => (b.at(ks.start, j), b.row),
+                        _ => (b[(j - js.start) * ks.len()..].as_ptr(), width),
+                    };
+                    let start = match p.start {
+                        _ if ks.start > 0 => TileStart::Add,
+                        Start::Zero => TileStart::Zero,
+                        Start::Row(row) => TileStart::Row(row[j..].as_ptr()),
+                        Start::Column(column) => TileStart::Column(column[i..].as_ptr()),
+                        Start::Add => TileStart::Add,
+                    };
+                    let c = p.c.wrapping_add(i * p.c_row + j);
+                    let t = Tile { k: ks.len(), a, a_row, a_col, b, b_row, last, start, c, c_row: p.c_row };
+                    // SAFETY: `S` is the instruction set this runs on. Rows i.. and terms ks lie in A, or were packed
+                    // `rows` wide at this place; terms ks and the columns from j on, of which `last` are in the last
+                    // vector, lie in B, or were packed `width` wide; the start covers the tile's rows or columns, and
+                    // the tile lies in C, as `product` checked.
+                    unsafe { any_tile::<S, E>(rows, vectors, t) };
+                    j += (vectors - 1) * lanes + last;
+                }
+            }
+        }
+    }
+}
+
+/// The way a product takes. All give the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// B is small and used as it lies.
+    Small,
+    /// B is packed if there are many rows: a few pass over it faster as it lies.
+    Gemm,
+    /// B is packed always, because its rows do not lie in memory as rows.
+    Packed,
+}
+
+impl Route {
+    /// That for a right factor of `k` × `n`, whose rows lie in memory as rows where it is `direct`.
+    pub(crate) const fn new(k: usize, n: usize, direct: bool) -> Self {
+        if !direct {
+            Self::Packed
+        } else if k * n <= UNPACKED {
+            Self::Small
+        } else {
+            Self::Gemm
+        }
+    }
+
+    /// As it is told to users.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Gemm => "gemm",
+            Self::Packed => "packed gemm",
+        }
+    }
+}
+
+/// Which threads a product may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// This one: the caller has shared out the work already.
+    This,
+    /// All, if it is large enough.
+    All,
+}
+
+/// C = act(start + A·B), where C's rows lie `c_row` apart.
+///
+/// Panics if the sizes do not fit.
+#[track_caller]
+pub(crate) fn product<E: Real>(
+    isa: Available,
+    threads: Threads,
+    a: &dyn Left<E>,
+    b: &dyn Right<E>,
+    start: Start<'_, E>,
+    act: Unary,
+    c: &mut [E],
+    c_row: usize,
+) {
+    let ((m, terms), (k, n)) = (a.size(), b.size());
+    assert_eq!(terms, k, "product: A's columns and B's rows");
+    assert!(a.matrix().is_none_or(|a| (a.rows, a.cols) == (m, k)), "product: A is another matrix than it says");
+    assert!(b.direct().is_none_or(|b| (b.rows, b.cols) == (k, n)), "product: B is another matrix than it says");
+    match start {
+        Start::Row(row) => assert_eq!(row.len(), n, "product: the bias and the columns"),
+        Start::Column(column) => assert_eq!(column.len(), m, "product: the bias and the rows"),
+        Start::Zero | Start::Add => {}
+    }
+    if m == 0 || n == 0 {
+        return;
+    }
+    assert!(c_row >= n && c.len() >= (m - 1) * c_row + n, "product: C is smaller than {m} × {n}");
+    let (pack_a, pack_b) = packs(m, k, n, a.matrix().is_some(), b.direct().is_some());
+    let p = Product { isa, a, b, start, act, c: c.as_mut_ptr(), c_row, pack_a, pack_b };
+    let all = Area { rows: 0..m, cols: 0..n };
+    let work = m.saturating_mul(n).saturating_mul(k.max(1));
+    if threads == Threads::This || work < 2 * WORK || par::threads() == 1 {
+        run::area(isa, &p, all);
+    } else {
+        // Some more tasks than threads, so that none waits long for the last.
+        split(&p, all, k, (work / (4 * par::threads())).max(WORK));
+    }
+}
+
+/// Whether A and B are packed.
+fn packs(m: usize, k: usize, n: usize, matrix: bool, direct: bool) -> (bool, bool) {
+    let a = !matrix || n >= 64 && m >= 16 && m * k > UNPACKED;
+    let b = match Route::new(k, n, direct) {
+        Route::Small => false,
+        Route::Gemm => m >= 32,
+        Route::Packed => true,
+    };
+    (a, b)
+}
+
+/// The product of two matrices, as [`product`]. A column of C is computed as a row: its tiles are then vectors and not
+/// single lanes. The sums are the same.
+#[track_caller]
+pub(crate) fn matrices<E: Real>(
+    isa: Available,
+    a: Mat<'_, E>,
+    b: Mat<'_, E>,
+    start: Start<'_, E>,
+    act: Unary,
+    c: &mut [E],
+) {
+    if b.cols == 1 && a.rows > 1 && a.row == 1 {
+        product(isa, Threads::All, &b.t(), &a.t(), start.t(), act, c, a.rows);
+    } else {
+        product(isa, Threads::All, &a, &b, start, act, c, b.cols);
+    }
+}
+
+/// Halves a rectangle until its work is small enough for a task.
+fn split<E: Real>(p: &Product<'_, E>, all: Area, k: usize, grain: usize) {
+    /// Edges of tasks lie on multiples of this, which are tiles' edges for most instruction sets.
+    const EDGE: usize = 48;
+    let (m, n) = (all.rows.len(), all.cols.len());
+    if m * n * k <= grain || m.max(n) < 2 * EDGE {
+        return run::area(p.isa, p, all);
+    }
+    let (mut low, mut high) = (all.clone(), all);
+    if m > n {
+        low.rows.end = low.rows.start + (m / 2).next_multiple_of(EDGE);
+        high.rows.start = low.rows.end;
+    } else {
+        low.cols.end = low.cols.start + (n / 2).next_multiple_of(EDGE);
+        high.cols.start = low.cols.end;
+    }
+    par::join(|| split(p, low, k, grain), || split(p, high, k, grain));
+}

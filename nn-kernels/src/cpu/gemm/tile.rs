@@ -1,0 +1,149 @@
+//! The microkernel: a tile of C in registers.
+
+use std::marker::PhantomData;
+
+use crate::cpu::Real;
+use crate::cpu::simd::{Outlined, Simd};
+use crate::cpu::vector::Vector;
+
+/// One tile's operands.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<E> {
+    pub(super) k: usize,
+    pub(super) a: *const E,
+    pub(super) a_row: usize,
+    pub(super) a_col: usize,
+    pub(super) b: *const E,
+    pub(super) b_row: usize,
+    /// Lanes of the last vector that are in C.
+    pub(super) last: usize,
+    pub(super) start: TileStart<E>,
+    pub(super) c: *mut E,
+    pub(super) c_row: usize,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum TileStart<E> {
+    Zero,
+    Row(*const E),
+    Column(*const E),
+    Add,
+}
+
+/// C's tile of `M` rows and `V` vectors = start + A·B.
+///
+/// # Safety
+/// The processor has the instruction set `S`; a, b, the start and c are valid for the tile.
+#[inline(always)]
+unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool>(t: Tile<E>) {
+    // SAFETY: the caller's, for every load and store.
+    unsafe {
+        let lanes = <E::Vector<S> as Vector>::LANES;
+        let load = |from: *const E, v: usize| {
+            let from = from.add(v * lanes);
+            if PART && v + 1 == V { E::Vector::<S>::load_part(from, t.last) } else { E::Vector::<S>::load(from) }
+        };
+        let mut rows = [t.a; M];
+        for (m, row) in rows.iter_mut().enumerate() {
+            *row = t.a.add(m * t.a_row);
+        }
+        let mut columns = [E::Vector::<S>::splat(E::ZERO); V];
+        let mut acc = [[E::Vector::<S>::splat(E::ZERO); V]; M];
+        let mut b = t.b;
+        let mut at = 0;
+        for _ in 0..t.k {
+            for (v, column) in columns.iter_mut().enumerate() {
+                *column = load(b, v);
+            }
+            for (row, acc) in rows.iter().zip(&mut acc) {
+                let x = E::Vector::<S>::splat(row.wrapping_add(at).read());
+                for (column, acc) in columns.iter().zip(acc) {
+                    *acc = x.mul_add(*column, *acc);
+                }
+            }
+            b = b.wrapping_add(t.b_row);
+            at += t.a_col;
+        }
+        for (m, acc) in acc.iter().enumerate() {
+            let c = t.c.add(m * t.c_row);
+            for (v, acc) in acc.iter().enumerate() {
+                let sum = match t.start {
+                    TileStart::Zero => *acc,
+                    TileStart::Row(row) => load(row, v).add(*acc),
+                    TileStart::Column(column) => E::Vector::<S>::splat(column.add(m).read()).add(*acc),
+                    TileStart::Add => load(c, v).add(*acc),
+                };
+                let to = c.add(v * lanes);
+                if PART && v + 1 == V { sum.store_part(to, t.last) } else { sum.store(to) }
+            }
+        }
+    }
+}
+
+/// A tile whose shape is known to the compiler.
+///
+/// Made only where [`tile`] may be called.
+struct Shaped<S, E, const M: usize, const V: usize, const PART: bool>(Tile<E>, PhantomData<S>);
+
+impl<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool> Outlined for Shaped<S, E, M, V, PART> {
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: that of whoever made this.
+        unsafe { tile::<S, E, M, V, PART>(self.0) }
+    }
+}
+
+/// Runs [`tile`] for a number of rows and vectors known only now.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+pub(super) unsafe fn any_tile<S: Simd, E: Real>(rows: usize, vectors: usize, t: Tile<E>) {
+    let whole = t.last == <E::Vector<S> as Vector>::LANES;
+    macro_rules! pick {
+        ($($rows:literal: $($whole:literal)+ | $($part:literal)+;)+) => {
+            match (rows, vectors, whole) {
+                $($(
+                    ($rows, $whole, true) if const { $rows <= S::ROWS && is_whole::<S>($whole) } => {
+                        // SAFETY: the caller's.
+                        unsafe { S::outline(Shaped::<S, E, $rows, $whole, false>(t, PhantomData)) }
+                    }
+                )+$(
+                    ($rows, $part, _) if const { $rows <= S::ROWS && $part <= S::VECTORS } => {
+                        // SAFETY: the caller's.
+                        unsafe { S::outline(Shaped::<S, E, $rows, $part, true>(t, PhantomData)) }
+                    }
+                )+)+
+                _ => unreachable!("no tile of {rows} rows and {vectors} vectors"),
+            }
+        };
+    }
+    pick! {
+        1: 2 3 4 8 | 1 2 3;
+        2: 2 3 4 | 1 2 3;
+        3: 2 3 | 1 2 3;
+        4: 2 3 | 1 2 3;
+        5: 2 3 | 1 2 3;
+        6: 2 3 | 1 2 3;
+        7: 2 3 | 1 2 3;
+        8: 2 3 | 1 2 3;
+    }
+}
+
+/// Whether tiles of so many vectors have a kernel without masks: the usual one, and the wide ones for few rows.
+const fn is_whole<S: Simd>(vectors: usize) -> bool {
+    vectors == S::VECTORS || vectors >= 4
+}
+
+/// How many vectors the next tile of `rows` rows takes, of `left` columns of B as it lies, and the lanes of its last.
+/// The fewer rows there are, the wider a tile must be to keep the multipliers busy.
+#[inline(always)]
+pub(super) fn next_tile<S: Simd, E: Real>(rows: usize, left: usize) -> (usize, usize) {
+    let lanes = <E::Vector<S> as Vector>::LANES;
+    match (rows, left / lanes) {
+        (1, 8..) => (8, lanes),
+        (1 | 2, 4..) => (4, lanes),
+        (_, whole) if whole >= S::VECTORS => (S::VECTORS, lanes),
+        _ => (left.div_ceil(lanes), left - (left - 1) / lanes * lanes),
+    }
+}

@@ -1,0 +1,19 @@
+use nn::*;
+
+#[module]
+struct Net {
+    fc: Linear<4, 8>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![4]) -> T![8] {
+        self.fc(x)
+    }
+
+    fn name(&self) -> &str {
+        "net"
+    }
+}
+
+fn main() {}

@@ -1,0 +1,7 @@
+use nn::*;
+
+sequential! {
+    Net: [..512] -> [10] = Linear<512, 10>
+}
+
+fn main() {}

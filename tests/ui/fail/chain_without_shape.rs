@@ -1,0 +1,7 @@
+use nn::*;
+
+sequential! {
+    Net = Linear<4, 8>
+}
+
+fn main() {}

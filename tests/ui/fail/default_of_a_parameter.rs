@@ -1,0 +1,15 @@
+use nn::*;
+
+#[module]
+struct Net<const D: usize = 8> {
+    fc: Linear<D, D>,
+}
+
+#[module]
+impl<const D: usize> Net<D> {
+    fn forward(&self, x: T![D]) -> T![D] {
+        self.fc(x)
+    }
+}
+
+fn main() {}

@@ -1,0 +1,16 @@
+use nn::*;
+
+#[module]
+#[derive(Clone, Debug)]
+struct Net {
+    fc: Linear<4, 8>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![4]) -> T![8] {
+        self.fc(x)
+    }
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+use nn::*;
+
+sequential! {
+    LeNet: [1, 28, 28] -> [10] =
+        Conv2D<1, 16, 3, 1, 1>, ReLU, MaxPool2D<2>,
+        Conv2D<16, 32, 3>, ReLU, MaxPool2D<2>,
+        Flatten, Linear<1568, 10>
+}
+
+fn main() {}

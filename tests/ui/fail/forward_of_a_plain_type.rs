@@ -1,0 +1,15 @@
+use nn::*;
+
+#[module]
+struct Net {
+    fc: Linear<4, 8>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: [f32; 4]) -> T![8] {
+        self.fc(x)
+    }
+}
+
+fn main() {}

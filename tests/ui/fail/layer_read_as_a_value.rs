@@ -1,0 +1,15 @@
+use nn::*;
+
+#[module]
+struct Net {
+    fc: Linear<8, 8>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![8]) -> T![8] {
+        x + self.fc
+    }
+}
+
+fn main() {}

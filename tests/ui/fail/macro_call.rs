@@ -1,0 +1,16 @@
+use nn::*;
+
+#[module]
+struct Net {
+    fc1: Linear<4, 4>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![4]) -> T![4] {
+        println!("forward");
+        self.fc1(x)
+    }
+}
+
+fn main() {}

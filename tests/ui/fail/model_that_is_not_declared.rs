@@ -1,0 +1,7 @@
+use nn::*;
+
+struct Net;
+
+fn run(_: Model<Net>) {}
+
+fn main() {}

@@ -1,0 +1,17 @@
+use nn::*;
+
+#[module]
+struct Net {
+    fc: Linear<4, 8>,
+}
+
+trait Run {}
+
+#[module]
+impl Run for Net {
+    fn forward(&self, x: T![4]) -> T![8] {
+        self.fc(x)
+    }
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+use nn::*;
+
+#[module]
+enum Net {
+    Linear,
+}
+
+fn main() {}

@@ -1,0 +1,16 @@
+use nn::*;
+
+#[module]
+struct Net {
+    fc: Linear<4, 8>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![4]) -> () {
+        let _h = self.fc(x);
+        ()
+    }
+}
+
+fn main() {}

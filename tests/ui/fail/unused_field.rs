@@ -1,0 +1,16 @@
+use nn::*;
+
+#[module]
+struct Net {
+    fc1: Linear<4, 8>,
+    fc2: Linear<8, 8>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![4]) -> T![8] {
+        self.fc1(x)
+    }
+}
+
+fn main() {}

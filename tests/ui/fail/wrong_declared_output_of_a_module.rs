@@ -1,0 +1,15 @@
+use nn::*;
+
+#[module]
+struct Net {
+    fc: Linear<4, 8>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![4]) -> T![4, 8] {
+        self.fc(x)
+    }
+}
+
+fn main() {}

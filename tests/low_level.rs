@@ -94,7 +94,10 @@ fn several_inputs_are_joined_and_gradients_nobody_wants_are_left_out() {
     let x = Tensors::real(&a[..]).join(Tensors::real(&b[..]));
     let mut cx = Ctx::new(&device, 1).keeping();
     type In = (T![2], T![2]);
-    <Mul as Module<_, In>>::forward(&mut cx, Forward::new(&[][..], x.shorten(), TensorsMut::real(&mut y[..])));
+    <Mul as Module<_, In>>::forward(
+        &mut cx,
+        Forward::new(&[][..], x.shorten(), TensorsMut::real(&mut y[..])),
+    );
     assert_eq!(y, [3.0, 10.0]);
     let mut db = [0.0f32; 2];
     let dx = TensorsMut::unwanted(1).join(TensorsMut::real(&mut db[..]));

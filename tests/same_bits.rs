@@ -4,29 +4,29 @@ use nn::*;
 
 sequential! {
     /// Wide enough for work to be spread over threads.
-    Mlp: [96] -> [10] = LinearGELU<96, 640>, Dropout<0.2>, LayerNorm<640>, LinearTanh<640, 96>, Linear<96, 10>
+    Mlp: [96] -> [10] = LinearGELU<96, 1024>, Dropout<0.2>, LayerNorm<1024>, LinearTanh<1024, 384>, Linear<384, 10>
 }
 
 sequential! {
-    Cnn: [3, 16, 16] -> [10] =
+    Cnn: [3, 24, 24] -> [10] =
         Conv2D<3, 16, 3, 1, 1>, BatchNorm2D<16>, ReLU, MaxPool2D<2>,
         Conv2D<16, 32, 3, 1, 1, 1, 2>, BatchNorm2D<32>, GELUTanh, AvgPool2D<2>, Dropout<0.1>, Flatten,
-        Linear<512, 10>
+        Linear<1152, 10>
 }
 
 #[module]
 struct Language {
-    tokens: Embedding<96, 64>,
+    tokens: Embedding<500, 64>,
     turn: RoPE<32, 4, 16>,
     norm: RMSNorm<64>,
-    up: LinearSwish<64, 128>,
-    down: Linear<128, 64>,
+    up: LinearSwish<64, 256>,
+    down: Linear<256, 64>,
     #[tied = "tokens.weight"]
-    head: TiedLinear<64, 96>,
+    head: TiedLinear<64, 500>,
 }
 #[module]
 impl Language {
-    fn forward(&self, ids: Ids<T![32]>) -> T![32, 96] {
+    fn forward(&self, ids: Ids<T![32]>) -> T![32, 500] {
         let x = self.turn(self.tokens(ids));
         self.head(x + self.down(self.up(self.norm(x))))
     }
@@ -87,9 +87,9 @@ fn a_perceptron() {
 
 #[test]
 fn a_convolutional_network() {
-    let (x, t) = (values(9 * 3 * 256), ids(9, 10));
+    let (x, t) = (values(16 * 3 * 576), ids(16, 10));
     assert_same(|seed| {
-        let mut model = Model::<Cnn>::init(seed, 9).unwrap();
+        let mut model = Model::<Cnn>::init(seed, 16).unwrap();
         let mut sgd = Sgd::new(1e-2).momentum(0.9);
         let loss = CrossEntropy::default();
         let losses: Vec<_> = (0..2).map(|_| model.train_step(&x, &t, &loss, &mut sgd).unwrap()).collect();
@@ -100,7 +100,7 @@ fn a_convolutional_network() {
 
 #[test]
 fn a_language_model() {
-    let (x, t) = (ids(12 * 32, 96), ids(12 * 32, 95));
+    let (x, t) = (ids(12 * 32, 500), ids(12 * 32, 499));
     assert_same(|seed| {
         let mut model = Model::<Language>::init(seed, 12).unwrap();
         let mut adam = AdamW::new(1e-3);

@@ -54,10 +54,10 @@ widths() {
 
 residual() { # BLOCKS
   cat <<EOF
-use nn::{Linear, LinearGELU, module};
+use nn::{LayerNorm, Linear, LinearGELU, module};
 #[module]
 struct Block<const D: usize> {
-    norm: nn::Scale<nn::Sci<1, 0>>,
+    norm: LayerNorm<D>,
     up: LinearGELU<D, { 4 * D }>,
     down: Linear<{ 4 * D }, D>,
 }

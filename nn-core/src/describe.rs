@@ -1,9 +1,10 @@
 use nn_kernels::{Cpu, Device};
 
+use crate::Size;
 use crate::layer::{Declared, Layer, Module};
 use crate::signature::{Sig, Signature};
+use crate::table::parameters;
 use crate::tree::Node;
-use crate::Size;
 
 /// One leaf of a model, as `summary()` and `routes()` show it.
 #[derive(Clone, Debug)]
@@ -39,6 +40,17 @@ impl Describe {
     pub fn of<M: Module<D, X>, D: Device, X: Signature>() -> Self {
         let mut all = Self::default();
         M::describe(&mut all);
+        // Where the parameters are another's, the table has none below this path.
+        let table = parameters(M::TREE, None);
+        let below = |p: &str, path: &str| match p.strip_prefix(path) {
+            Some(rest) => path.is_empty() || rest.is_empty() || rest.starts_with('.'),
+            None => false,
+        };
+        for row in all.rows.iter_mut().filter(|row| row.params > 0) {
+            if !table.iter().any(|p| below(&p.path, &row.path)) {
+                row.params = 0;
+            }
+        }
         all
     }
 
@@ -98,17 +110,9 @@ pub fn routes<M: Declared + Module<Cpu<f32>, <M as Declared>::In>>() -> Vec<Rout
 
 /// Parameters below a node, without padding.
 pub(crate) fn count(node: &Node) -> usize {
-    let own: usize = node
-        .leaves
-        .iter()
-        .filter(|l| l.role != crate::tree::Role::State)
-        .map(|l| l.dims.numel())
-        .sum();
-    let below: usize = node
-        .children
-        .iter()
-        .filter(|c| c.tied.is_none())
-        .map(|c| count(c.node) * c.times.unwrap_or(1))
-        .sum();
+    let own: usize =
+        node.leaves.iter().filter(|l| l.role != crate::tree::Role::State).map(|l| l.dims.numel()).sum();
+    let below: usize =
+        node.children.iter().filter(|c| c.tied.is_none()).map(|c| count(c.node) * c.times.unwrap_or(1)).sum();
     own + below
 }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use nn_kernels::Device;
 
 use crate::describe::{Describe, Row};
@@ -41,8 +41,17 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
-        table.load_style(UTF8_HORIZONTAL_ONLY);
-        table.set_header(["field", "layer", "output", "parameters", "multiply-adds", "saved", "scratch", "route"]);
+        table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
+        table.set_header([
+            "field",
+            "layer",
+            "output",
+            "parameters",
+            "multiply-adds",
+            "saved",
+            "scratch",
+            "route",
+        ]);
         for row in &self.rows {
             let bytes = |size: crate::Size| quantity(size.at(self.capacity, self.element), "B");
             let some = |n: usize| if n == 0 { String::new() } else { grouped(n) };
@@ -62,8 +71,15 @@ impl fmt::Display for Summary {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        writeln!(f, "{}: {} → {} parameters, {} multiply-adds a sample", self.model, self.input, grouped(self.params), grouped(self.macs))?;
-        writeln!(f, "{table}")?;
+        writeln!(
+            f,
+            "{}: {} → {} parameters, {} multiply-adds a sample",
+            self.model,
+            self.input,
+            grouped(self.params),
+            grouped(self.macs)
+        )?;
+        writeln!(f, "{}", table.trim_fmt())?;
         write!(f, "workspace for {} samples: {}", self.capacity, quantity(self.workspace, "B"))
     }
 }
@@ -86,7 +102,13 @@ fn quantity(n: usize, unit: &str) -> String {
     let mut value = n as f64;
     for prefix in ["", "Ki", "Mi", "Gi"] {
         if value < 1024.0 || prefix == "Gi" {
-            let digits = if prefix.is_empty() || value >= 100.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+            let digits = if prefix.is_empty() || value >= 100.0 {
+                0
+            } else if value >= 10.0 {
+                1
+            } else {
+                2
+            };
             return format!("{value:.digits$} {prefix}{unit}");
         }
         value /= 1024.0;

@@ -192,11 +192,8 @@ fn choose(own: Init, role: Role, replaced: Option<Init>) -> Init {
 
 /// The stretches of the parameter arena, neighbours that are treated alike in one.
 pub(crate) fn runs(parameters: &[Parameter], len: usize) -> Vec<Run> {
-    let mut starts: Vec<_> = parameters
-        .iter()
-        .filter(|p| !p.in_state)
-        .map(|p| (p.offset, p.role == Role::Weight))
-        .collect();
+    let mut starts: Vec<_> =
+        parameters.iter().filter(|p| !p.in_state).map(|p| (p.offset, p.role == Role::Weight)).collect();
     starts.sort_unstable();
     let mut runs: Vec<Run> = Vec::new();
     for (i, (start, decays)) in starts.iter().enumerate() {

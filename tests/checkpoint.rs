@@ -629,3 +629,40 @@ fn a_process_that_is_killed_leaves_a_whole_file() {
     }
     assert!(interrupted > 0, "not once in the middle of it: this shows nothing");
 }
+
+sequential! {
+    Inner: [6] -> [6] = up: LinearTanh<6, 6>
+}
+
+#[module]
+struct Shared {
+    tokens: Embedding<9, 6>,
+    blocks: Repeat<Residual<Inner>, 2>,
+    #[tied = "tokens.weight"]
+    head: TiedLinear<6, 9>,
+}
+#[module]
+impl Shared {
+    fn forward(&self, ids: Ids<T![]>) -> T![9] {
+        self.head(self.blocks(self.tokens(ids)))
+    }
+}
+
+#[test]
+fn what_is_shared_is_saved_once_and_copies_are_numbered() {
+    let folder = folder();
+    let path = folder.path().join("net.safetensors");
+    let mut net = Model::<Shared>::init(1, 2).unwrap();
+    net.train_step(&[3, 8], &[1, 2], &CrossEntropy::default(), &mut Adam::new(0.1)).unwrap();
+    net.save(&path).unwrap();
+    let (tensors, _) = taken_apart(&std::fs::read(&path).unwrap());
+    let mut names: Vec<_> = tensors.iter().map(|t| t.0.as_str()).collect();
+    names.sort();
+    let expected =
+        ["blocks.0.up.bias", "blocks.0.up.weight", "blocks.1.up.bias", "blocks.1.up.weight", "tokens.weight"];
+    assert_eq!(names, expected);
+    let mut other = Model::<Shared>::init(2, 2).unwrap();
+    other.load(&path).unwrap();
+    assert_eq!(bits(&other), bits(&net));
+    assert_eq!(other.forward(&[0, 1]).unwrap(), net.forward(&[0, 1]).unwrap());
+}

@@ -460,3 +460,88 @@ fn gathering_past_the_end_is_an_error() {
     gather(&[1, 2, 3, 4], 2, &[1, 0, 1], &mut to).unwrap();
     assert_eq!(to, [3, 4, 1, 2, 3, 4]);
 }
+
+#[module]
+struct Mixer {
+    norm: LayerNorm<6>,
+    up: LinearGELU<6, 12>,
+    drop: Dropout<0.2>,
+    down: Linear<12, 6>,
+}
+#[module]
+impl Mixer {
+    fn forward(&self, x: T![4, 6]) -> T![4, 6] {
+        self.down(self.drop(self.up(self.norm(x))))
+    }
+}
+
+#[module]
+struct Deep {
+    tokens: Embedding<9, 6>,
+    places: Param<T![4, 6]>,
+    blocks: Repeat<Residual<Mixer>, 3>,
+    #[tied = "tokens.weight"]
+    head: TiedLinear<6, 9>,
+}
+#[module]
+impl Deep {
+    fn forward(&self, ids: Ids<T![4]>) -> T![4, 9] {
+        self.head(self.blocks(self.tokens(ids) + self.places))
+    }
+}
+
+#[test]
+fn copies_and_wrappers_have_paths_of_their_own() {
+    let mut net = Model::<Deep>::init(1, 2).unwrap();
+    let paths: Vec<_> = net.weights().parameters().iter().map(|p| p.path.clone()).collect();
+    assert_eq!(paths[..4], ["tokens.weight", "places", "blocks.0.norm.weight", "blocks.0.norm.bias"]);
+    assert_eq!(paths.len(), 2 + 3 * 6, "a tied table is no parameter of its own");
+    let summary = net.summary();
+    assert_eq!(summary.rows.iter().map(|r| r.params).sum::<usize>(), summary.params);
+    assert_eq!(summary.params, 54 + 24 + 3 * (12 + 84 + 78));
+    let ids = [0, 1, 8, 3];
+    assert_eq!(message(net.forward(&[0, 1, 9, 3])), "`tokens` has 9 rows, and is asked for row 9");
+    net.check_finite(true);
+    assert!(net.forward(&ids).is_ok());
+    for copy in [2, 1, 0] {
+        net.weights_mut().set(&format!("blocks.{copy}.up.bias"), &[f32::NAN; 12]).unwrap();
+        let found = format!("`blocks.{copy}.up` is the first layer that gives a value that is not finite");
+        assert_eq!(message(net.forward(&ids)), found);
+        assert_eq!(
+            message(net.train_step(&ids, &[1; 4], &CrossEntropy::default(), &mut Sgd::new(0.1))),
+            found
+        );
+    }
+    net.weights_mut().set("places", &[f32::INFINITY; 24]).unwrap();
+    assert_eq!(
+        message(net.forward(&ids)),
+        "`places` is the first layer that gives a value that is not finite"
+    );
+}
+
+#[test]
+fn gradients_through_copies_and_ties_are_those_of_finite_differences() {
+    let mut net = Model::<Deep, Cpu<f64>>::init(1, 2).unwrap();
+    let (ids, t) = ([0, 1, 8, 3, 5, 5, 2, 0], [1, 2, 3, 4, 5, 6, 7, 8]);
+    let loss = CrossEntropy { smoothing: 0.1, ..CrossEntropy::default() };
+    // Dropout's masks change from one step to the next; another model at the same step draws the same.
+    let fresh = Model::<Deep, Cpu<f64>>::init(1, 2).unwrap();
+    net.accumulate(&ids, &t, &loss).unwrap();
+    for path in
+        ["tokens.weight", "places", "blocks.0.up.weight", "blocks.2.norm.weight", "blocks.1.down.bias"]
+    {
+        let gradient = net.gradient(path).unwrap();
+        let values = fresh.weights().get(path).unwrap();
+        for i in (0..values.len()).step_by(5) {
+            let at = |step: f64| {
+                let mut other = Model::<Deep, Cpu<f64>>::init(1, 2).unwrap();
+                let mut values = values.clone();
+                values[i] += step;
+                other.weights_mut().set(path, &values).unwrap();
+                other.accumulate(&ids, &t, &loss).unwrap()
+            };
+            let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+            assert!((gradient[i] - slope).abs() < 1e-8, "{path}[{i}]: {} and {slope}", gradient[i]);
+        }
+    }
+}

@@ -207,8 +207,25 @@ impl<M: Declared, D: Device> Model<M, D> {
 }
 
 impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real> Model<M, Cpu<E>> {
+    /// Says how many sequences of one length the next calls hold, if the model has a bounded axis: 1 unless set, since
+    /// the number of values alone can't tell two short sequences from a long one.
+    ///
+    /// ```
+    /// use nn::{Embedding, Model, sequential};
+    ///
+    /// sequential! { Table: Ids[..8] -> [..8, 2] = Embedding<4, 2> }
+    ///
+    /// let mut model = Model::<Table>::init(1, 3)?;
+    /// model.set_sequences(3);
+    /// assert_eq!(model.forward(&[0, 1, 2, 3, 0, 1])?.len(), 3 * 2 * 2);
+    /// # Ok::<(), nn::Error>(())
+    /// ```
+    pub fn set_sequences(&mut self, sequences: usize) {
+        self.workspace.set_sequences(sequences);
+    }
+
     /// Infers: the output for the samples in `x`, as slices that live until the next call. How many samples
-    /// there are follows from the length; with a bounded axis it is one.
+    /// there are follows from the length; with a bounded axis, from [`set_sequences`](Self::set_sequences).
     ///
     /// # Errors
     /// More samples than the workspace has room for, inputs of the wrong length, an index past the end of
@@ -251,7 +268,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     }
 
     /// As [`accumulate`](Self::accumulate) with a loss of one's own: `loss` is given the output's slices and
-    /// writes the gradient into slices of the same lengths, one a tensor.
+    /// writes the gradient into slices of the same lengths, one a tensor, which are zero to begin with.
     pub fn accumulate_custom(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
@@ -259,7 +276,10 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     ) -> Result<f64, Error> {
         self.accumulate_with(x, |_, _, y, dy| {
             let n = dy.len();
-            Ok(loss(M::Out::slices(y).0, &mut dy.into_slices()[..n]))
+            let mut dy = dy.into_slices();
+            // The buffer held the last step's gradient, and a loss may write some entries only.
+            dy.iter_mut().for_each(|dy| dy.fill(E::ZERO));
+            Ok(loss(M::Out::slices(y).0, &mut dy[..n]))
         })
     }
 

@@ -449,6 +449,21 @@ impl<'a, D: Memory> RegionRef<'a, D> {
         RegionRef(D::shorten(self.0))
     }
 
+    /// The gradients of the next tensors, as [`TensorsMut::carve_gradient`] laid them out: those of indices are empty.
+    pub fn gradients(&mut self, cx: &Ctx<'_, D>, sig: &Sig) -> Tensors<'a, D>
+    where
+        D: Device,
+    {
+        let mut all = Tensors::EMPTY;
+        for tensor in sig.tensors() {
+            all = all.and(Tensor::Real(match tensor.kind {
+                Kind::Real => self.take(cx.numel(&tensor.dims)),
+                Kind::Ids => D::empty(),
+            }));
+        }
+        all
+    }
+
     /// The next tensors.
     pub fn tensors(&mut self, cx: &Ctx<'_, D>, sig: &Sig) -> Tensors<'a, D>
     where

@@ -213,10 +213,12 @@ impl Node {
         }
         let child = &self.children[i];
         if let Some(path) = child.tied {
-            if let Some((at, _)) = self.find(path) {
-                params = at;
-            }
-            return Field { params, params_len: child.node.params, state, state_len: child.state() };
+            // A tie to nothing is a fault; until it is reported, no other part's parameters must serve instead.
+            let (at, len) = match self.find(path) {
+                Some((at, _)) => (at, child.node.params),
+                None => (0, 0),
+            };
+            return Field { params: at, params_len: len, state, state_len: child.state() };
         }
         Field { params, params_len: child.params(), state, state_len: child.state() }
     }
@@ -240,6 +242,19 @@ impl Node {
                 {
                     return Some((self.field(i).params + at, leaf));
                 }
+            }
+            i += 1;
+        }
+        None
+    }
+
+    /// The first part that is tied to a parameter it can't use.
+    pub const fn check_ties(&self) -> Option<Fault> {
+        let mut i = 0;
+        while i < self.children.len() {
+            let fault = self.check_tie(i);
+            if fault.is_some() {
+                return fault;
             }
             i += 1;
         }

@@ -22,6 +22,8 @@ pub struct Workspace<M: Declared, D: Device> {
     scratch: D::Buffer<u8>,
     output: D::Buffer<u8>,
     gradient: Option<D::Buffer<u8>>,
+    /// How many sequences a call holds, for a model with a bounded axis.
+    sequences: usize,
     /// Whether every layer's output is looked at for values that are not finite.
     pub check_finite: bool,
     model: PhantomData<fn() -> M>,
@@ -92,9 +94,16 @@ impl<M: Declared, D: Device> Workspace<M, D> {
             scratch: device.alloc(bytes(scratch))?,
             output: device.alloc(bytes(Self::GIVES.size()))?,
             gradient: if trains { Some(device.alloc(bytes(Self::GIVES.size()))?) } else { None },
+            sequences: 1,
             check_finite: false,
             model: PhantomData,
         })
+    }
+
+    /// Says how many sequences of one length the next calls hold, if the model has a bounded axis: 1 unless set, since
+    /// the number of values alone can't tell two short sequences from a long one. 0 counts as 1.
+    pub fn set_sequences(&mut self, sequences: usize) {
+        self.sequences = sequences.max(1);
     }
 
     /// The most samples a call can have.
@@ -130,7 +139,7 @@ impl<M: Declared, D: Device> Workspace<M, D> {
                 Tensor::Ids(view) => D::len(view),
             };
         }
-        extents_of(&Self::TAKES, &lens)
+        extents_of(&Self::TAKES, &lens, self.sequences)
     }
 
     /// The rows of the output's first tensor.
@@ -244,7 +253,7 @@ impl<M: Declared, D: Device> Workspace<M, D> {
             x: x.shorten(),
             y: read(&self.output).tensors(&cx, &Self::GIVES).shorten(),
             saved: saved.shorten(),
-            dy: gradient.tensors(&cx, &Self::GIVES).shorten(),
+            dy: gradient.gradients(&cx, &Self::GIVES).shorten(),
             dx: TensorsMut::unwanted(Self::TAKES.len()),
             dparams: Some(D::reborrow(&mut dparams)),
             scratch: scratch.reborrow(),
@@ -274,9 +283,9 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     }
 }
 
-/// Samples and lengths from the lengths of the inputs. Where an axis is bounded there is one sample, and every
-/// bounded axis has the length that makes its inputs whole.
-fn extents_of(takes: &Sig, lens: &[usize; MAX_TENSORS]) -> Result<Extents, Error> {
+/// Samples and lengths from the lengths of the inputs. Where an axis is bounded the number of samples is given, and
+/// every bounded axis has the length that makes its inputs whole.
+fn extents_of(takes: &Sig, lens: &[usize; MAX_TENSORS], sequences: usize) -> Result<Extents, Error> {
     let inputs = || takes.tensors().iter().map(|t| t.dims).zip(*lens).enumerate();
     let wrong = |index: usize, hint: String| Error::InputLength {
         index,
@@ -286,7 +295,8 @@ fn extents_of(takes: &Sig, lens: &[usize; MAX_TENSORS]) -> Result<Extents, Error
     };
     let mut extents = Extents { batch: 1, lengths: [0; MAX_LENGTHS] };
     if takes.is_bounded() {
-        extents.lengths = lengths_of(takes, lens);
+        extents.batch = sequences;
+        extents.lengths = lengths_of(takes, &lens.map(|len| len / sequences));
     } else if let Some((index, (dims, n))) = inputs().next() {
         let each = dims.numel().max(1);
         if !n.is_multiple_of(each) {

@@ -37,6 +37,17 @@ impl Arithmetic<'_> {
             let field = self.key(node);
             quote!(__nn::within(#fault, #field, ""))
         });
+        // A generic module's own tokens are checked where it is made concrete, by its rule.
+        let own_faults = (!consts.is_empty()).then(|| {
+            let free = graph.nodes.iter().filter_map(|node| match &node.callee {
+                Callee::Path(ty) => {
+                    let part = quote!(__nn::Part::<#ty>);
+                    Some(quote!(__nn::check_free(&#part::LABEL, #part::TREE)))
+                }
+                Callee::Field(_) => None,
+            });
+            quote!(__nn::Part::<#own #args>::TREE.check_ties(), #(#free,)*)
+        });
         let found = self.found();
         let of_plan = |name: &str| self.of_plan(&Ident::new(name, Span::call_site()));
         let [label, saved, scratch, vjp_scratch] = ["LABEL", "SAVED", "SCRATCH", "VJP_SCRATCH"].map(of_plan);
@@ -87,7 +98,7 @@ impl Arithmetic<'_> {
                         &__nn::SigOf::<#takes>::SIG,
                         &__nn::SigOf::<#gives>::SIG,
                         &#found,
-                        &[#(#faults,)* #(#splits,)*],
+                        &[#own_faults #(#faults,)* #(#splits,)*],
                     );
                     const KEEPS_X: bool = #keeps_x;
                     const KEEPS_Y: bool = #keeps_y;

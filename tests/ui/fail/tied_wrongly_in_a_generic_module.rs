@@ -1,0 +1,20 @@
+use nn::{Embedding, Ids, LinearNoBias, T, module};
+
+#[module]
+struct Lm<const V: usize, const D: usize> {
+    tok: Embedding<V, D>,
+    #[tied = "tok.weight"]
+    head: LinearNoBias<D, V>,
+}
+
+#[module]
+impl<const V: usize, const D: usize> Lm<V, D> {
+    fn forward(&self, x: Ids<T![4]>) -> T![4, V] {
+        self.head(self.tok(x))
+    }
+}
+
+#[module]
+type Small = Lm<3, 2>;
+
+fn main() {}

@@ -30,7 +30,7 @@ pub use nn_core::*;
 /// **On an alias**, the model that it names is checked: `#[module] type Tiny = Gpt<64, 384, 6>;`.
 ///
 /// ```
-/// use nn::{LayerNorm, Linear, Model, MSE, ReLU, Sgd, module};
+/// use nn::{LayerNorm, Linear, Model, MSE, ReLU, Sgd, T, module};
 ///
 /// #[module]
 /// struct Block<const D: usize> {

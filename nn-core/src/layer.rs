@@ -76,7 +76,7 @@ pub trait Layer<X: Signature>: Params {
 /// let (saved, scratch) = buffers.forward();
 /// let (from, to) = (Tensors::real(&x[..]), TensorsMut::real(&mut y[..]));
 /// <L as Module<_, T![3]>>::forward(&mut cx, Forward { saved, scratch, ..Forward::new(&params[..], from, to) });
-/// assert!((y[0] - 0.3_f64.tanh()).abs() < 1e-15);
+/// assert!((y[0] - (0.1_f64 - 0.3 + 0.5).tanh()).abs() < 1e-15);
 ///
 /// // The gradients of y[0].
 /// let (mut dx, mut dparams) = ([0.0; 6], vec![0.0; params.len()]);

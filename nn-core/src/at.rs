@@ -141,7 +141,7 @@ impl<T> NoUses for UsesOf<T> {}
 /// Stops the compiler unless the module has a `forward`.
 pub const fn has_forward<T: Declared>() {}
 
-/// [`glue::forward`] of an [`At`].
+/// `glue::forward` of an [`At`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "generated code calls it, with one argument a buffer")]
 pub fn forward<D: Device, A: Runs<D>>(
@@ -157,7 +157,7 @@ pub fn forward<D: Device, A: Runs<D>>(
     glue::forward::<D, A::Layer, A::X>(cx, step, params, state, x, y, saved, scratch);
 }
 
-/// [`glue::vjp`] of an [`At`].
+/// `glue::vjp` of an [`At`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "generated code calls it, with one argument a buffer")]
 pub fn vjp<D: Device, A: Runs<D>>(

@@ -89,7 +89,7 @@ impl<E: cpu::Real> Loss<E> for MSE {
     }
 }
 
-/// Softmax cross-entropy with class indices: −log softmax(y)[t], mean or sum over the rows.
+/// Softmax cross-entropy with class indices: −log softmax(y)\[t\], mean or sum over the rows.
 ///
 /// As PyTorch's `cross_entropy`: with label smoothing ε a row's target is (1 − ε) at its class plus ε spread
 /// evenly over all classes, and rows whose target is `ignore` count neither in the sum nor in the mean.

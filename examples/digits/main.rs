@@ -109,13 +109,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                     Curve { name: "train (dropout, shifts)", points: &train_loss },
                     Curve { name: "test", points: &test_loss },
                 ],
-                range: None,
+                is_share: false,
             },
             Chart {
                 title: "test accuracy",
                 x: "epoch",
                 curves: &[Curve { name: "test", points: &accuracy }],
-                range: Some((0.8, 1.0)),
+                is_share: true,
             },
         ],
     )?;

@@ -100,13 +100,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                 title: "training loss",
                 x: "epoch",
                 curves: &[Curve { name: "mean of 100 steps", points: &train_loss }],
-                range: None,
+                is_share: false,
             },
             Chart {
                 title: "test accuracy",
                 x: "epoch",
                 curves: &[Curve { name: "test", points: &accuracy }],
-                range: Some((0.95, 1.0)),
+                is_share: true,
             },
         ],
     )?;

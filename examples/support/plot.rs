@@ -22,8 +22,8 @@ pub(crate) struct Chart<'a> {
     pub(crate) title: &'a str,
     pub(crate) x: &'a str,
     pub(crate) curves: &'a [Curve<'a>],
-    /// From where to where the vertical axis goes; `None`: as the points do.
-    pub(crate) range: Option<(f64, f64)>,
+    /// Whether the points are shares, at most 1.
+    pub(crate) is_share: bool,
 }
 
 /// The font travels with the program, so that no system library has to be there.
@@ -43,10 +43,12 @@ pub(crate) fn charts(path: &Path, charts: &[Chart<'_>]) -> Result<()> {
     for (area, chart) in root.split_evenly((1, charts.len())).iter().zip(charts) {
         let points = || chart.curves.iter().flat_map(|c| c.points.iter().copied());
         let right = points().map(|p| p.0).fold(1.0, f64::max);
-        let (bottom, top) = chart.range.unwrap_or_else(|| {
+        // A share is shown from its lowest point to 1, anything else from 0 to its highest.
+        let lowest = points().map(|p| p.1).fold(1.0, f64::min);
+        let (bottom, top) = if chart.is_share { ((lowest * 20.0).floor() / 20.0, 1.0) } else {
             let top = points().map(|p| p.1).filter(|v| v.is_finite()).fold(0.0, f64::max);
             (0.0, top * 1.05)
-        });
+        };
         let mut drawn = ChartBuilder::on(area)
             .caption(chart.title, ("sans-serif", 20))
             .margin(12)
@@ -56,6 +58,7 @@ pub(crate) fn charts(path: &Path, charts: &[Chart<'_>]) -> Result<()> {
         drawn
             .configure_mesh()
             .x_desc(chart.x)
+            .x_label_formatter(&|x| if x.fract() == 0.0 { format!("{x:.0}") } else { String::new() })
             .label_style(("sans-serif", 13))
             .axis_desc_style(("sans-serif", 14))
             .light_line_style(BLACK.mix(0.04))

@@ -53,6 +53,9 @@ impl LoadReport {
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::default() {
+            return f.write_str("every parameter was found as it is");
+        }
         for (path, near) in &self.missing {
             write!(f, "  missing    {path}")?;
             if let Some(near) = near {

@@ -58,7 +58,7 @@ pub use layers::norm::*;
 pub use layers::pool::*;
 pub use layers::rope::*;
 pub use layers::softmax::*;
-pub use loss::{CrossEntropy, Loss, MSE, Rows, argmax};
+pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;
 pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, View, ViewMut};

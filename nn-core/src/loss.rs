@@ -16,6 +16,22 @@ pub struct Rows {
     pub len: usize,
 }
 
+/// What a loss compares with, as an array, a slice or a `Vec`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not what this loss compares with",
+    label = "the loss takes `{T}`",
+    note = "`MSE` takes numbers like the output's, `&[f32]`; `CrossEntropy` takes class indices, `&[u32]`"
+)]
+pub trait Targets<T: ?Sized> {
+    /// The targets.
+    fn targets(&self) -> &T;
+}
+impl<T: ?Sized, S: AsRef<T> + ?Sized> Targets<T> for S {
+    fn targets(&self) -> &T {
+        self.as_ref()
+    }
+}
+
 /// A loss: a number from a model's output and a target, and its gradient.
 pub trait Loss<E: cpu::Real> {
     /// What the output is compared with.

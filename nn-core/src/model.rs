@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
-use crate::loss::{Loss, Rows};
+use crate::loss::{Targets, Loss, Rows};
 use crate::optim::Optimizer;
 use crate::summary::Summary;
 use crate::tensors::{State, Tensors, TensorsMut};
@@ -242,10 +242,10 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     pub fn accumulate<L: Loss<E>>(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
-        target: &(impl AsRef<L::Target> + ?Sized),
+        target: &(impl Targets<L::Target> + ?Sized),
         loss: &L,
     ) -> Result<f64, Error> {
-        let target = target.as_ref();
+        let target = target.targets();
         self.accumulate_with(x, |device, rows, y, dy| loss.value(device, rows, y, target, Some(dy)))
     }
 
@@ -257,7 +257,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     pub fn train_step<L: Loss<E>, O: Optimizer<Cpu<E>>>(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
-        target: &(impl AsRef<L::Target> + ?Sized),
+        target: &(impl Targets<L::Target> + ?Sized),
         loss: &L,
         optimizer: &mut O,
     ) -> Result<f64, Error> {
@@ -332,13 +332,13 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     pub fn evaluate<L: Loss<E>>(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
-        target: &(impl AsRef<L::Target> + ?Sized),
+        target: &(impl Targets<L::Target> + ?Sized),
         loss: &L,
     ) -> Result<Evaluation, Error> {
         let x = M::In::tensors::<E>(x);
         let all = self.workspace.samples(&x)?;
         let samples = all.batch;
-        loss.check(Workspace::<M, Cpu<E>>::rows(&all), target.as_ref())?;
+        loss.check(Workspace::<M, Cpu<E>>::rows(&all), target.targets())?;
         let capacity = self.workspace.capacity();
         if capacity == 0 {
             return Err(Error::BatchTooLarge { batch: samples, capacity });
@@ -353,7 +353,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
             let (params, state) = (self.weights.params(), State::Read(self.weights.state()));
             self.workspace.forward(&device, params, state, part, call)?;
             let y = self.workspace.output(&device, call);
-            let target = loss.part(target.as_ref(), samples, from, to);
+            let target = loss.part(target.targets(), samples, from, to);
             let rows = Workspace::<M, Cpu<E>>::rows(&call.extents);
             let value = loss.value(&device, rows, y, target, None)?;
             let weight = loss.weight(to - from, target);
@@ -372,5 +372,11 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         let loss = if loss.reduction() == Reduction::Mean { sum / total } else { sum };
         let accuracy = (counted > 0).then(|| right as f64 / counted as f64);
         Ok(Evaluation { loss, accuracy, samples })
+    }
+}
+
+impl<M: Declared, D: Device> std::fmt::Debug for Model<M, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("weights", &self.weights).field("workspace", &self.workspace).finish_non_exhaustive()
     }
 }

@@ -173,3 +173,9 @@ impl<M: Declared, D: Device> Weights<M, D> {
         upload(&self.device, values, slice_mut::<D>(D::view_mut(arena), p.offset, p.len()));
     }
 }
+
+impl<M: Declared, D: Device> std::fmt::Debug for Weights<M, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Weights").field("model", &M::LABEL).field("params", &M::TREE.params()).field("state", &M::TREE.state()).finish_non_exhaustive()
+    }
+}

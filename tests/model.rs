@@ -410,6 +410,27 @@ fn an_optimiser_serves_one_model() {
     small.apply(&mut sgd).unwrap();
 }
 
+sequential! {
+    Noisy: [2, 2, 2] -> [3] = norm: BatchNorm2D<2>, Flatten, Dropout<0.5>, head: Linear<8, 3>
+}
+
+#[test]
+fn an_optimiser_that_refuses_leaves_the_model_as_it_was() {
+    let x: Vec<f32> = (0..16).map(|i| i as f32).collect();
+    let loss = CrossEntropy::default();
+    let mut theirs = Adam::new(0.1);
+    Model::<Two>::init(0, 2).unwrap().apply(&mut theirs).unwrap();
+    let (mut net, mut twin) = (Model::<Noisy>::init(3, 2).unwrap(), Model::<Noisy>::init(3, 2).unwrap());
+    let wrong = net.train_step(&x, &[0, 1], &loss, &mut theirs);
+    assert!(matches!(wrong, Err(Error::OtherModel { .. })), "{wrong:?}");
+    assert_eq!(bits(&net), bits(&twin), "running statistics are as they were");
+    let mut own = [Adam::new(0.1), Adam::new(0.1)];
+    let losses = [&mut net, &mut twin].into_iter().zip(&mut own);
+    let losses: Vec<_> = losses.map(|(m, adam)| m.train_step(&x, &[0, 1], &loss, adam).unwrap()).collect();
+    assert_eq!(losses[0], losses[1], "what is dropped is the same");
+    assert_eq!(bits(&net), bits(&twin));
+}
+
 #[test]
 fn batches_visit_every_sample_once_an_epoch_in_another_order() {
     let mut batches = Batches::new(103, 10, 5);

@@ -235,8 +235,8 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     /// One step of training on a batch: forward, loss, vjp, optimiser. Gives the loss.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward), and a target that does not go with the output. The model stays as it
-    /// was.
+    /// As [`forward`](Self::forward), a target that does not go with the output, and an optimiser that holds
+    /// moments for another model. The model stays as it was.
     pub fn train_step<L: Loss<E>, O: Optimizer<Cpu<E>>>(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
@@ -246,7 +246,12 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     ) -> Result<f64, Error> {
         self.zero_gradients();
         let value = self.accumulate(x, target, loss)?;
-        self.apply(optimizer)?;
+        if let Err(error) = self.apply(optimizer) {
+            // The forward pass went well, and left its marks.
+            self.weights.set_state(Cpu::<E>::view(&self.backup));
+            self.stream.step -= 1;
+            return Err(error);
+        }
         Ok(value)
     }
 

@@ -11,7 +11,8 @@ use crate::tensors::{slice, slice_mut};
 
 /// An optimiser: one pass over the flat parameters a step.
 pub trait Optimizer<D: Device> {
-    /// Moves the parameters one step. `runs` says which of them decay.
+    /// Moves the parameters one step. `runs` says which of them decay. On an error the parameters stay as they
+    /// were.
     fn step(
         &mut self,
         device: &D,

@@ -194,8 +194,8 @@ impl<M: Declared, D: Device> Model<M, D> {
     /// different, such as [the rate](crate::Adam::set_rate), after loading.
     ///
     /// # Errors
-    /// The file is damaged, of another model, of another kind of optimiser, of data with another number of
-    /// samples, or holds weights alone. Model, optimiser and batches stay as they were.
+    /// The file is damaged, of another model or precision, of another kind of optimiser, of data with another
+    /// number of samples, or holds weights alone. Model, optimiser and batches stay as they were.
     pub fn load_training<O: Optimizer<D>>(
         &mut self,
         path: impl AsRef<Path>,

@@ -18,7 +18,7 @@ pub enum Role {
     Bias,
     /// A normalisation's gain: no decay, and initialisers leave it at one.
     Scale,
-    /// Not optimised: running statistics and frozen weights. Saved, and copied to target networks.
+    /// Not optimised: running statistics. Saved, and copied to target networks.
     State,
 }
 
@@ -86,14 +86,12 @@ pub struct Child {
     pub init: Option<Init>,
     /// The parameter, by path from this module, whose storage this part uses instead of its own.
     pub tied: Option<&'static str>,
-    /// Parameters below are not optimised: they are kept as state.
-    pub frozen: bool,
 }
 
 impl Child {
     /// A part with storage of its own.
     pub const fn new(name: &'static str, node: &'static Node) -> Self {
-        Self { name, node, times: None, init: None, tied: None, frozen: false }
+        Self { name, node, times: None, init: None, tied: None }
     }
     /// The same with another initialiser.
     pub const fn init(mut self, init: Init) -> Self {
@@ -110,11 +108,6 @@ impl Child {
         self.times = Some(n);
         self
     }
-    /// The same, not optimised.
-    pub const fn frozen(mut self) -> Self {
-        self.frozen = true;
-        self
-    }
 
     const fn copies(&self) -> usize {
         match self.times {
@@ -123,11 +116,10 @@ impl Child {
         }
     }
     const fn params(&self) -> usize {
-        if self.tied.is_some() || self.frozen { 0 } else { self.node.params * self.copies() }
+        if self.tied.is_some() { 0 } else { self.node.params * self.copies() }
     }
     const fn state(&self) -> usize {
-        let own = if self.frozen { self.node.params + self.node.state } else { self.node.state };
-        own * self.copies()
+        self.node.state * self.copies()
     }
 }
 
@@ -233,7 +225,7 @@ impl Node {
         i = 0;
         while i < self.children.len() {
             let child = &self.children[i];
-            if child.tied.is_none() && !child.frozen && child.times.is_none() {
+            if child.tied.is_none() && child.times.is_none() {
                 let rest = if child.name.is_empty() { Some(path) } else { after(path, child.name) };
                 if let Some(rest) = rest
                     && let Some((at, leaf)) = child.node.find(rest)

@@ -74,7 +74,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
         D::view_mut(&mut self.params)
     }
 
-    /// The state arena: running statistics and frozen weights.
+    /// The state arena: running statistics.
     pub fn state(&self) -> View<'_, D> {
         D::view(&self.state)
     }

@@ -265,6 +265,22 @@ fn impossible_capacities_are_errors() {
 }
 
 #[test]
+fn an_instruction_set_that_is_not_there_is_an_error() {
+    const NAME: &str = "sse9";
+    // The variable is this process's only where the test runs itself again.
+    if std::env::var("NN_ISA").is_ok_and(|name| name == NAME) {
+        let made = [Model::<Mlp>::init(0, 1), Model::<Mlp>::init_with::<Xavier>(0, 1)];
+        made.into_iter().for_each(|model| println!("said: {}", message(model)));
+        return;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "an_instruction_set_that_is_not_there_is_an_error", "--nocapture"]);
+    let output = child.env("NN_ISA", NAME).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.matches("said: NN_ISA=sse9: this machine offers portable").count(), 2, "{said}");
+}
+
+#[test]
 fn inputs_of_different_batches_are_an_error() {
     let mut net = Model::<Two>::init(0, 4).unwrap();
     assert!(net.forward((&X[..4], &X[..4])).is_ok());

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use nn_kernels::ops::Elementwise;
 use nn_kernels::ops::{Reduction, Stream};
-use nn_kernels::{Cpu, Device, Memory, View, cpu};
+use nn_kernels::{Cpu, Device, Memory, Open, View, cpu};
 
 use crate::batches::Batches;
 use crate::checkpoint::{self, LoadReport};
@@ -60,13 +60,16 @@ pub struct Evaluation {
     pub samples: usize,
 }
 
-impl<M: Declared, D: Device + Default> Model<M, D> {
+impl<M: Declared, D: Device + Open> Model<M, D> {
     /// A model with fresh weights and room for `capacity` samples. The same seed gives the same model.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the variable `NN_ISA` names an instruction set that is not there.
     pub fn init(seed: u64, capacity: usize) -> Result<Self, Error>
     where
         M: Module<D, M::In>,
     {
-        Self::new(Weights::new(D::default(), seed)?, seed, capacity)
+        Self::new(Weights::new(D::open()?, seed)?, seed, capacity)
     }
 
     /// The same with another initialiser where no `#[init(..)]` decides.
@@ -74,7 +77,7 @@ impl<M: Declared, D: Device + Default> Model<M, D> {
     where
         M: Module<D, M::In>,
     {
-        Self::new(Weights::init_with::<I>(D::default(), seed)?, seed, capacity)
+        Self::new(Weights::init_with::<I>(D::open()?, seed)?, seed, capacity)
     }
 }
 

@@ -72,7 +72,7 @@ impl<M: Declared, D: Device + Open> Model<M, D> {
         Self::new(Weights::new(D::open()?, seed)?, seed, capacity)
     }
 
-    /// The same with another initialiser where no `#[init(..)]` decides.
+    /// The same with another initialiser where neither an `#[init(..)]` nor a [`Param`](crate::Param) decides.
     pub fn init_with<I: Initialiser>(seed: u64, capacity: usize) -> Result<Self, Error>
     where
         M: Module<D, M::In>,

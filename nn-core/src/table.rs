@@ -114,7 +114,7 @@ pub fn parameters_of<M: Params>() -> Vec<Parameter> {
 /// Every parameter below `tree`, in the arena's order.
 pub(crate) fn parameters(tree: &Node, init: Option<Init>) -> Vec<Parameter> {
     let mut all = Vec::new();
-    walk(tree, &Place { path: String::new(), params: 0, state: 0, init }, &mut all);
+    walk(tree, &Place { path: String::new(), params: 0, state: 0, init: None, model: init }, &mut all);
     all
 }
 
@@ -123,7 +123,10 @@ struct Place {
     path: String,
     params: usize,
     state: usize,
+    /// What an `#[init(..)]` says.
     init: Option<Init>,
+    /// What the model's initialiser is, where none does.
+    model: Option<Init>,
 }
 
 fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
@@ -134,7 +137,7 @@ fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
             dims: leaf.dims,
             role: leaf.role,
             stored: leaf.stored,
-            init: choose(leaf.init, leaf.role, at.init),
+            init: choose(leaf.init, leaf.role, at.init.or(if leaf.decided { None } else { at.model })),
             in_state: is_state,
             offset: if is_state { at.state } else { at.params } + node.leaf_offset(i),
         });
@@ -153,6 +156,7 @@ fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
                 state: at.state + field.state + copy * child.node.state(),
                 // The outer choice is the more general one: the inner wins.
                 init: child.init.or(at.init),
+                model: at.model,
             };
             walk(child.node, &place, all);
         }

@@ -46,17 +46,25 @@ pub struct Leaf {
     pub init: Init,
     /// What it is for.
     pub role: Role,
+    /// Whether its initialiser was chosen where the layer is named, so that a model's own leaves it.
+    pub decided: bool,
 }
 
 impl Leaf {
     /// A parameter.
     pub const fn new(name: &'static str, dims: Dims, role: Role, init: Init) -> Self {
-        Self { name, dims, stored: Stored::AsIs, init, role }
+        Self { name, dims, stored: Stored::AsIs, init, role, decided: false }
     }
 
     /// The same, lying transposed in memory.
     pub const fn transposed(mut self) -> Self {
         self.stored = Stored::Transposed;
+        self
+    }
+
+    /// The same, whose initialiser only `#[init(..)]` replaces, and not a model's.
+    pub const fn decided(mut self) -> Self {
+        self.decided = true;
         self
     }
 

@@ -26,7 +26,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
         Self::with(device, seed, None)
     }
 
-    /// The same with another initialiser where no `#[init(..)]` decides.
+    /// The same with another initialiser where neither an `#[init(..)]` nor a [`Param`](crate::Param) decides.
     pub fn init_with<I: Initialiser>(device: D, seed: u64) -> Result<Self, Error> {
         Self::with(device, seed, Some(I::INIT))
     }

@@ -399,6 +399,24 @@ fn what_is_not_finite_spreads_and_is_found_if_asked_for() {
     assert!(net.weights().get("first.weight").unwrap().iter().any(|w| w.is_nan()), "NaN spreads");
 }
 
+sequential! {
+    Same: [4] -> [4] = ReLU, ReLU
+}
+
+sequential! {
+    Wrapped: [4] -> [4] = first: Linear<4, 4>, around: Residual<Same>
+}
+
+#[test]
+fn a_sum_that_overflows_is_the_wrapper_s() {
+    let mut net = Model::<Wrapped>::init_with::<Zero>(0, 1).unwrap();
+    net.check_finite(true);
+    // What is inside gives x itself, and the sum is twice as much.
+    net.weights_mut().set("first.bias", &[0.75 * f32::MAX; 4]).unwrap();
+    let wrong = message(net.forward(&[0.0; 4]));
+    assert_eq!(wrong, "`around` is the first layer that gives a value that is not finite");
+}
+
 #[test]
 fn a_gradient_that_is_not_finite_is_found_if_asked_for() {
     let mut net = Model::<Mlp>::init(0, 2).unwrap();

@@ -264,6 +264,16 @@ fn impossible_capacities_are_errors() {
     assert!(matches!(none.evaluate(&X, &[0; 4], &CrossEntropy::default()), Err(Error::BatchTooLarge { .. })));
 }
 
+sequential! {
+    Absurd: [4] -> [4] = Repeat<Linear<4, 4>, { usize::MAX - 1 }>
+}
+
+#[test]
+fn more_copies_than_memory_holds_are_an_error() {
+    let weights = Weights::<Absurd, Cpu<f32>>::new(Cpu::default(), 0);
+    assert!(matches!(weights, Err(Error::Device(DeviceError::OutOfMemory { .. }))));
+}
+
 #[test]
 fn an_instruction_set_that_is_not_there_is_an_error() {
     const NAME: &str = "sse9";

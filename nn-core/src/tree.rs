@@ -7,6 +7,18 @@ use crate::Text;
 
 /// Parameter tensors start at multiples of this many elements, so that a vector load never straddles two.
 const ALIGN: usize = 16;
+/// The most elements that are counted. It is more than any machine holds, which is an error where memory is asked
+/// for; sums of what is at most this don't overflow.
+const MOST: usize = (usize::MAX >> 16) / ALIGN * ALIGN;
+
+/// The product, but at most [`MOST`].
+const fn times(n: usize, copies: usize) -> usize {
+    at_most(n.saturating_mul(copies))
+}
+
+const fn at_most(n: usize) -> usize {
+    if n > MOST { MOST } else { n }
+}
 
 /// What a parameter is for: it decides who initialises it and whether it decays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +81,8 @@ impl Leaf {
     }
 
     const fn room(&self) -> usize {
-        // An impossible dimension is a fault elsewhere; here it must only not overflow. Nor may a sum of what no
-        // machine holds, which is an error where memory is asked for.
-        const MOST: usize = (usize::MAX >> 16) / ALIGN * ALIGN;
-        let n = self.dims.numel();
-        match self.dims.is_poison() {
-            true => 0,
-            false if n > MOST => MOST,
-            false => n.next_multiple_of(ALIGN),
-        }
+        // An impossible dimension is a fault elsewhere.
+        if self.dims.is_poison() { 0 } else { at_most(self.dims.numel()).next_multiple_of(ALIGN) }
     }
 }
 
@@ -124,10 +129,10 @@ impl Child {
         }
     }
     const fn params(&self) -> usize {
-        if self.tied.is_some() { 0 } else { self.node.params * self.copies() }
+        if self.tied.is_some() { 0 } else { times(self.node.params, self.copies()) }
     }
     const fn state(&self) -> usize {
-        self.node.state * self.copies()
+        times(self.node.state, self.copies())
     }
 }
 
@@ -163,7 +168,7 @@ impl Node {
             state += children[i].state();
             i += 1;
         }
-        Self { leaves, children, params, state }
+        Self { leaves, children, params: at_most(params), state: at_most(state) }
     }
 
     /// A layer's own parameters.

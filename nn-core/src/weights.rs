@@ -33,10 +33,12 @@ impl<M: Declared, D: Device> Weights<M, D> {
 
     fn with(device: D, seed: u64, init: Option<Init>) -> Result<Self, Error> {
         let tree = M::TREE;
+        // Before the table: what no machine holds has a table that none holds either.
+        let (params, state) = (device.alloc(tree.params())?, device.alloc(tree.state())?);
         let table = parameters(tree, init);
         let mut weights = Self {
-            params: device.alloc(tree.params())?,
-            state: device.alloc(tree.state())?,
+            params,
+            state,
             runs: runs(&table, tree.params()),
             table,
             device,

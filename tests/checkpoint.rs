@@ -209,6 +209,54 @@ fn resuming_needs_what_was_saved() {
     );
 }
 
+#[test]
+fn resuming_takes_no_other_precision() {
+    let folder = folder();
+    let path = folder.path().join("run.safetensors");
+    let mut run = Training::new(1, Adam::new(0.01), Batches::new(SAMPLES, 5, 2));
+    run.steps(2);
+    run.model.save_training(&path, &run.optimizer, &run.batches).unwrap();
+    let (tensors, facts) = taken_apart(&std::fs::read(&path).unwrap());
+    for i in 0..tensors.len() {
+        let mut wider = tensors.clone();
+        let (name, dtype, _, data) = &mut wider[i];
+        *dtype = Dtype::F64;
+        let values = data.as_chunks::<4>().0.iter();
+        *data = values.flat_map(|b| f64::from(f32::from_le_bytes(*b)).to_le_bytes()).collect();
+        let says = format!("`{name}` is F64, and the model computes in F32");
+        std::fs::write(&path, put_together(&wider, Some(facts.clone()))).unwrap();
+        let mut other = Training::new(4, Adam::new(0.3), Batches::new(SAMPLES, 5, 6));
+        let before = bits(&other.model);
+        let error = other.model.load_training(&path, &mut other.optimizer, &mut other.batches).unwrap_err();
+        assert!(error.to_string().ends_with(&says), "{error}");
+        assert_eq!((bits(&other.model), other.optimizer.steps()), (before, 0));
+    }
+}
+
+#[test]
+fn momentum_is_not_resumed_without_its_velocity() {
+    let folder = folder();
+    let path = folder.path().join("run.safetensors");
+    let mut run = Training::new(1, Sgd::new(0.01).momentum(0.9), Batches::new(SAMPLES, 5, 2));
+    run.steps(2);
+    run.model.save_training(&path, &run.optimizer, &run.batches).unwrap();
+    let (tensors, mut facts) = taken_apart(&std::fs::read(&path).unwrap());
+    facts.insert("moments".to_owned(), String::new());
+    std::fs::write(&path, put_together(&tensors, Some(facts))).unwrap();
+    let mut other = Training::new(4, Sgd::new(0.3), Batches::new(SAMPLES, 5, 6));
+    let error = other.model.load_training(&path, &mut other.optimizer, &mut other.batches).unwrap_err();
+    assert!(error.to_string().contains("`velocity` is missing"), "{error}");
+    assert_eq!((other.optimizer.steps(), other.optimizer.rate()), (0, 0.3));
+
+    // Momentum that was set after the last step has none yet.
+    let mut late = Training::new(1, Sgd::new(0.01), Batches::new(SAMPLES, 5, 2));
+    late.steps(2);
+    late.optimizer = std::mem::replace(&mut late.optimizer, Sgd::new(0.0)).momentum(0.9);
+    late.model.save_training(&path, &late.optimizer, &late.batches).unwrap();
+    other.model.load_training(&path, &mut other.optimizer, &mut other.batches).unwrap();
+    assert_eq!(other.steps(4), late.steps(4));
+}
+
 /// Name, type, shape and bytes of a tensor.
 type Raw = (String, Dtype, Vec<usize>, Vec<u8>);
 

@@ -204,6 +204,48 @@ fn the_innermost_choice_wins() {
     assert_eq!(f64s(&chosen, "norm.weight"), [0.0; 20]);
 }
 
+#[module]
+struct Offset {
+    mark: Param<T![20], Normal02>,
+    place: Param<T![20]>,
+    #[init(Xavier)]
+    grid: Param<T![20, 20], Normal02>,
+}
+#[module]
+impl Offset {
+    fn forward(&self, x: T![20], rows: T![20, 20]) -> (T![20], T![20, 20]) {
+        (x + self.mark + self.place, rows + self.grid)
+    }
+}
+
+#[module]
+struct Marked {
+    offset: Offset,
+    fc: Linear<20, 20>,
+}
+#[module]
+impl Marked {
+    fn forward(&self, x: T![20], rows: T![20, 20]) -> (T![20], T![20, 20]) {
+        let (y, rows) = self.offset(x, rows);
+        (y, self.fc(rows))
+    }
+}
+
+#[test]
+fn a_parameter_that_says_how_it_starts_does_so() {
+    let chosen = weights_with::<Marked, Kaiming>(1);
+    let plain = weights::<Marked>(1);
+    for path in ["offset.mark", "offset.place"] {
+        assert_eq!(f64s(&chosen, path), f64s(&plain, path), "{path}");
+    }
+    assert_eq!(f64s(&chosen, "offset.place"), [0.0; 20]);
+    let (_, _, most) = moments(&f64s(&chosen, "offset.mark"));
+    assert!(most > 0.0 && most < 0.1, "{most}");
+    // An attribute is nearer than what the type says; a model's initialiser is not.
+    uniform(&f64s(&chosen, "offset.grid"), (6.0 / 40f64).sqrt());
+    assert!(moments(&f64s(&chosen, "fc.weight")).2 > 0.9 * (6.0 / 20f64).sqrt());
+}
+
 #[test]
 fn equal_layers_start_differently_and_the_same_everywhere() {
     let net = weights::<Outer>(1);

@@ -264,6 +264,32 @@ fn impossible_capacities_are_errors() {
     assert!(matches!(none.evaluate(&X, &[0; 4], &CrossEntropy::default()), Err(Error::BatchTooLarge { .. })));
 }
 
+sequential! {
+    Absurd: [4] -> [4] = Repeat<Linear<4, 4>, { usize::MAX - 1 }>
+}
+
+#[test]
+fn more_copies_than_memory_holds_are_an_error() {
+    let weights = Weights::<Absurd, Cpu<f32>>::new(Cpu::default(), 0);
+    assert!(matches!(weights, Err(Error::Device(DeviceError::OutOfMemory { .. }))));
+}
+
+#[test]
+fn an_instruction_set_that_is_not_there_is_an_error() {
+    const NAME: &str = "sse9";
+    // The variable is this process's only where the test runs itself again.
+    if std::env::var("NN_ISA").is_ok_and(|name| name == NAME) {
+        let made = [Model::<Mlp>::init(0, 1), Model::<Mlp>::init_with::<Xavier>(0, 1)];
+        made.into_iter().for_each(|model| println!("said: {}", message(model)));
+        return;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "an_instruction_set_that_is_not_there_is_an_error", "--nocapture"]);
+    let output = child.env("NN_ISA", NAME).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.matches("said: NN_ISA=sse9: this machine offers portable").count(), 2, "{said}");
+}
+
 #[test]
 fn inputs_of_different_batches_are_an_error() {
     let mut net = Model::<Two>::init(0, 4).unwrap();
@@ -383,6 +409,24 @@ fn what_is_not_finite_spreads_and_is_found_if_asked_for() {
     assert!(net.weights().get("first.weight").unwrap().iter().any(|w| w.is_nan()), "NaN spreads");
 }
 
+sequential! {
+    Same: [4] -> [4] = ReLU, ReLU
+}
+
+sequential! {
+    Wrapped: [4] -> [4] = first: Linear<4, 4>, around: Residual<Same>
+}
+
+#[test]
+fn a_sum_that_overflows_is_the_wrapper_s() {
+    let mut net = Model::<Wrapped>::init_with::<Zero>(0, 1).unwrap();
+    net.check_finite(true);
+    // What is inside gives x itself, and the sum is twice as much.
+    net.weights_mut().set("first.bias", &[0.75 * f32::MAX; 4]).unwrap();
+    let wrong = message(net.forward(&[0.0; 4]));
+    assert_eq!(wrong, "`around` is the first layer that gives a value that is not finite");
+}
+
 #[test]
 fn a_gradient_that_is_not_finite_is_found_if_asked_for() {
     let mut net = Model::<Mlp>::init(0, 2).unwrap();
@@ -408,6 +452,27 @@ fn an_optimiser_serves_one_model() {
     small.apply(&mut sgd).unwrap();
     let mut sgd = sgd.momentum(0.9);
     small.apply(&mut sgd).unwrap();
+}
+
+sequential! {
+    Noisy: [2, 2, 2] -> [3] = norm: BatchNorm2D<2>, Flatten, Dropout<0.5>, head: Linear<8, 3>
+}
+
+#[test]
+fn an_optimiser_that_refuses_leaves_the_model_as_it_was() {
+    let x: Vec<f32> = (0..16).map(|i| i as f32).collect();
+    let loss = CrossEntropy::default();
+    let mut theirs = Adam::new(0.1);
+    Model::<Two>::init(0, 2).unwrap().apply(&mut theirs).unwrap();
+    let (mut net, mut twin) = (Model::<Noisy>::init(3, 2).unwrap(), Model::<Noisy>::init(3, 2).unwrap());
+    let wrong = net.train_step(&x, &[0, 1], &loss, &mut theirs);
+    assert!(matches!(wrong, Err(Error::OtherModel { .. })), "{wrong:?}");
+    assert_eq!(bits(&net), bits(&twin), "running statistics are as they were");
+    let mut own = [Adam::new(0.1), Adam::new(0.1)];
+    let losses = [&mut net, &mut twin].into_iter().zip(&mut own);
+    let losses: Vec<_> = losses.map(|(m, adam)| m.train_step(&x, &[0, 1], &loss, adam).unwrap()).collect();
+    assert_eq!(losses[0], losses[1], "what is dropped is the same");
+    assert_eq!(bits(&net), bits(&twin));
 }
 
 #[test]

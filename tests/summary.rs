@@ -85,6 +85,14 @@ fn tables_look_as_they_did() {
 }
 
 #[test]
+fn what_is_in_no_field_is_the_model_s() {
+    let text = Model::<Block>::init(0, 8).unwrap().summary().to_string();
+    assert!(text.starts_with("Block: [16, 64] → [16, 64], "), "{text}");
+    let rows: Vec<_> = text.lines().filter(|line| line.contains(" + ")).collect();
+    assert!(rows.len() == 1 && rows[0].starts_with(" Block "), "{text}");
+}
+
+#[test]
 fn routes_are_listed_layer_by_layer() {
     let routes = routes::<Language>();
     let rows = Model::<Language>::init(0, 8).unwrap().summary().rows;

@@ -362,6 +362,13 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
     if !report.is_exact() {
         return Err(Error::Mismatch { path: path.to_owned(), report: Box::new(report) });
     }
+    // Converted values are not those that were saved, and what follows would not be what would have followed.
+    let other = |name: &str, dtype: &dyn fmt::Debug| {
+        refuse(format!("`{name}` is {dtype:?}, and the model computes in {:?}", native::<D::Elem>()))
+    };
+    if let Some((name, dtype)) = report.converted.first() {
+        return Err(other(name, &format_args!("{dtype}")));
+    }
     let new_stream = Stream {
         seed: number("seed")?,
         step: count("draws")?,
@@ -385,6 +392,9 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
             let fits = tensor.shape() == p.dims.to_vec();
             let values = values(&tensor).filter(|_| fits);
             let values = values.ok_or_else(|| refuse(format!("`{key}` is not like its parameter")))?;
+            if tensor.dtype() != native::<D::Elem>() {
+                return Err(other(&key, &tensor.dtype()));
+            }
             arena[p.offset..p.offset + p.len()].copy_from_slice(&p.reorder(&values, true));
         }
         moments.push((name.to_owned(), arena));

@@ -45,7 +45,8 @@ pub struct Ctx<'d, D: Device> {
     place: u32,
     fault: Option<(u32, CallFault)>,
     watch: bool,
-    not_finite: Option<u32>,
+    /// The place of the first layer whose output was not finite, and how many places it has.
+    not_finite: Option<(u32, u32)>,
 }
 
 impl<'d, D: Device> Ctx<'d, D> {
@@ -146,6 +147,11 @@ impl<'d, D: Device> Ctx<'d, D> {
 
     /// The first place whose output was not finite, if the call [watches](Self::watching).
     pub fn not_finite(&self) -> Option<u32> {
+        self.not_finite.map(|(place, _)| place)
+    }
+
+    /// The same, and how many places the layer has.
+    pub(crate) fn not_finite_within(&self) -> Option<(u32, u32)> {
         self.not_finite
     }
 
@@ -167,15 +173,15 @@ impl<'d, D: Device> Ctx<'d, D> {
         self.place = place;
     }
 
-    /// Looks at a layer's output, if the call watches.
+    /// Looks at the output of a layer with so many places, if the call watches.
     #[inline(always)]
-    pub(crate) fn look(&mut self, y: Tensors<'_, D>) {
+    pub(crate) fn look(&mut self, y: Tensors<'_, D>, places: u32) {
         if self.watch && self.not_finite.is_none() {
             let bad = y.iter().any(|t| match t {
                 Tensor::Real(view) => !self.device.all_finite(view),
                 Tensor::Ids(_) => false,
             });
-            self.not_finite = bad.then_some(self.place);
+            self.not_finite = bad.then_some((self.place, places));
         }
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn forward<D: Device, L: Module<D, X>, X: Signature>(
         scratch: scratch.reborrow(),
     };
     L::forward(cx, call);
-    cx.look(y.read());
+    cx.look(y.read(), L::PLACES);
     cx.leave(place);
 }
 

@@ -61,7 +61,7 @@ pub use layers::softmax::*;
 pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;
-pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, View, ViewMut};
+pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, View, ViewMut};
 pub use nn_macros::{layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
 pub use real::{NegativeSci, Real, Sci};

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use nn_kernels::ops::Elementwise;
 use nn_kernels::ops::{Reduction, Stream};
-use nn_kernels::{Cpu, Device, Memory, View, cpu};
+use nn_kernels::{Cpu, Device, Memory, Open, View, cpu};
 
 use crate::batches::Batches;
 use crate::checkpoint::{self, LoadReport};
@@ -60,21 +60,24 @@ pub struct Evaluation {
     pub samples: usize,
 }
 
-impl<M: Declared, D: Device + Default> Model<M, D> {
+impl<M: Declared, D: Device + Open> Model<M, D> {
     /// A model with fresh weights and room for `capacity` samples. The same seed gives the same model.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the variable `NN_ISA` names an instruction set that is not there.
     pub fn init(seed: u64, capacity: usize) -> Result<Self, Error>
     where
         M: Module<D, M::In>,
     {
-        Self::new(Weights::new(D::default(), seed)?, seed, capacity)
+        Self::new(Weights::new(D::open()?, seed)?, seed, capacity)
     }
 
-    /// The same with another initialiser where no `#[init(..)]` decides.
+    /// The same with another initialiser where neither an `#[init(..)]` nor a [`Param`](crate::Param) decides.
     pub fn init_with<I: Initialiser>(seed: u64, capacity: usize) -> Result<Self, Error>
     where
         M: Module<D, M::In>,
     {
-        Self::new(Weights::init_with::<I>(D::default(), seed)?, seed, capacity)
+        Self::new(Weights::init_with::<I>(D::open()?, seed)?, seed, capacity)
     }
 }
 
@@ -194,8 +197,8 @@ impl<M: Declared, D: Device> Model<M, D> {
     /// different, such as [the rate](crate::Adam::set_rate), after loading.
     ///
     /// # Errors
-    /// The file is damaged, of another model, of another kind of optimiser, of data with another number of
-    /// samples, or holds weights alone. Model, optimiser and batches stay as they were.
+    /// The file is damaged, of another model or precision, of another kind of optimiser, of data with another
+    /// number of samples, or holds weights alone. Model, optimiser and batches stay as they were.
     pub fn load_training<O: Optimizer<D>>(
         &mut self,
         path: impl AsRef<Path>,
@@ -252,8 +255,8 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     /// One step of training on a batch: forward, loss, vjp, optimiser. Gives the loss.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward), and a target that does not go with the output. The model stays as it
-    /// was.
+    /// As [`forward`](Self::forward), a target that does not go with the output, and an optimiser that holds
+    /// moments for another model. The model stays as it was.
     pub fn train_step<L: Loss<E>, O: Optimizer<Cpu<E>>>(
         &mut self,
         x: <M::In as Host>::Slices<'_, E>,
@@ -263,7 +266,12 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     ) -> Result<f64, Error> {
         self.zero_gradients();
         let value = self.accumulate(x, target, loss)?;
-        self.apply(optimizer)?;
+        if let Err(error) = self.apply(optimizer) {
+            // The forward pass went well, and left its marks.
+            self.weights.set_state(Cpu::<E>::view(&self.backup));
+            self.stream.step -= 1;
+            return Err(error);
+        }
         Ok(value)
     }
 

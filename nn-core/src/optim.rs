@@ -11,7 +11,8 @@ use crate::tensors::{slice, slice_mut};
 
 /// An optimiser: one pass over the flat parameters a step.
 pub trait Optimizer<D: Device> {
-    /// Moves the parameters one step. `runs` says which of them decay.
+    /// Moves the parameters one step. `runs` says which of them decay. On an error the parameters stay as they
+    /// were.
     fn step(
         &mut self,
         device: &D,
@@ -268,16 +269,22 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
         settings.push(("momentum", self.momentum.to_string()));
         settings.push(("nesterov", self.nesterov.to_string()));
         let velocity = if self.momentum == 0.0 { None } else { self.velocity.save("velocity") };
+        // There is none before the first step with momentum.
+        settings.push(("velocity", velocity.is_some().to_string()));
         Saved { kind: "sgd", steps: self.common.steps, settings, moments: velocity.into_iter().collect() }
     }
 
     fn restore(&mut self, device: &D, len: usize, saved: &Restored) -> Result<(), String> {
         saved.expect("sgd")?;
+        let velocity = Moment::restored(device, len, saved, "velocity")?;
+        if saved.setting::<bool>("velocity")? != velocity.0.is_some() {
+            return Err("its `velocity` is missing, or it should have none".to_owned());
+        }
         *self = Self {
             common: Common::restored(saved)?,
             momentum: saved.setting("momentum")?,
             nesterov: saved.setting("nesterov")?,
-            velocity: Moment::restored(device, len, saved, "velocity")?,
+            velocity,
         };
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::signature::Signature;
 pub struct Summary {
     model: String,
     input: String,
+    output: String,
     /// A row a leaf layer.
     pub rows: Vec<Row>,
     /// Parameters, without padding.
@@ -28,6 +29,7 @@ impl Summary {
         Self {
             model: M::LABEL.as_str().to_owned(),
             input: <M::In as Signature>::SIG.to_string(),
+            output: <M::Out as Signature>::SIG.to_string(),
             rows: Describe::of::<M, D, M::In>().rows,
             params: crate::describe::count(M::TREE),
             macs: <M as Layer<M::In>>::MACS,
@@ -56,7 +58,8 @@ impl fmt::Display for Summary {
             let bytes = |size: crate::Size| quantity(size.at(self.capacity, self.element), "B");
             let some = |n: usize| if n == 0 { String::new() } else { grouped(n) };
             table.add_row([
-                row.path.clone(),
+                // What is in no field is the model's own, as an addition in its `forward`.
+                if row.path.is_empty() { self.model.clone() } else { row.path.clone() },
                 row.layer.clone(),
                 row.out.to_string(),
                 some(row.params),
@@ -73,9 +76,10 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "{}: {} → {} parameters, {} multiply-adds a sample",
+            "{}: {} → {}, {} parameters, {} multiply-adds a sample",
             self.model,
             self.input,
+            self.output,
             grouped(self.params),
             grouped(self.macs)
         )?;

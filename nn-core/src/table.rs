@@ -114,7 +114,7 @@ pub fn parameters_of<M: Params>() -> Vec<Parameter> {
 /// Every parameter below `tree`, in the arena's order.
 pub(crate) fn parameters(tree: &Node, init: Option<Init>) -> Vec<Parameter> {
     let mut all = Vec::new();
-    walk(tree, &Place { path: String::new(), params: 0, state: 0, init, frozen: false }, &mut all);
+    walk(tree, &Place { path: String::new(), params: 0, state: 0, init: None, model: init }, &mut all);
     all
 }
 
@@ -123,27 +123,23 @@ struct Place {
     path: String,
     params: usize,
     state: usize,
+    /// What an `#[init(..)]` says.
     init: Option<Init>,
-    frozen: bool,
+    /// What the model's initialiser is, where none does.
+    model: Option<Init>,
 }
 
 fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
     for (i, leaf) in node.leaves.iter().enumerate() {
         let is_state = leaf.role == Role::State;
-        // A frozen part lies in the state arena: its parameters first, then its state.
-        let base = match (is_state, at.frozen) {
-            (false, false) => at.params,
-            (true, false) | (false, true) => at.state,
-            (true, true) => at.state + node.params(),
-        };
         all.push(Parameter {
             path: join(&at.path, leaf.name),
             dims: leaf.dims,
             role: leaf.role,
             stored: leaf.stored,
-            init: choose(leaf.init, leaf.role, at.init),
-            in_state: is_state || at.frozen,
-            offset: base + node.leaf_offset(i),
+            init: choose(leaf.init, leaf.role, at.init.or(if leaf.decided { None } else { at.model })),
+            in_state: is_state,
+            offset: if is_state { at.state } else { at.params } + node.leaf_offset(i),
         });
     }
     for (i, child) in node.children.iter().enumerate() {
@@ -151,19 +147,16 @@ fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
             continue;
         }
         let field = node.field(i);
-        let frozen = at.frozen || child.frozen;
-        let (params, state) = (child.node.params(), child.node.state());
-        let stride = if child.frozen { params + state } else { state };
         for copy in 0..child.times.unwrap_or(1) {
             let path = join(&at.path, child.name);
             let path = if child.times.is_some() { join(&path, &copy.to_string()) } else { path };
             let place = Place {
                 path,
-                params: at.params + field.params + copy * params,
-                state: at.state + field.state + copy * stride,
+                params: at.params + field.params + copy * child.node.params(),
+                state: at.state + field.state + copy * child.node.state(),
                 // The outer choice is the more general one: the inner wins.
                 init: child.init.or(at.init),
-                frozen,
+                model: at.model,
             };
             walk(child.node, &place, all);
         }

@@ -7,6 +7,18 @@ use crate::Text;
 
 /// Parameter tensors start at multiples of this many elements, so that a vector load never straddles two.
 const ALIGN: usize = 16;
+/// The most elements that are counted. It is more than any machine holds, which is an error where memory is asked
+/// for; sums of what is at most this don't overflow.
+const MOST: usize = (usize::MAX >> 16) / ALIGN * ALIGN;
+
+/// The product, but at most [`MOST`].
+const fn times(n: usize, copies: usize) -> usize {
+    at_most(n.saturating_mul(copies))
+}
+
+const fn at_most(n: usize) -> usize {
+    if n > MOST { MOST } else { n }
+}
 
 /// What a parameter is for: it decides who initialises it and whether it decays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +30,7 @@ pub enum Role {
     Bias,
     /// A normalisation's gain: no decay, and initialisers leave it at one.
     Scale,
-    /// Not optimised: running statistics and frozen weights. Saved, and copied to target networks.
+    /// Not optimised: running statistics. Saved, and copied to target networks.
     State,
 }
 
@@ -46,12 +58,14 @@ pub struct Leaf {
     pub init: Init,
     /// What it is for.
     pub role: Role,
+    /// Whether its initialiser was chosen where the layer is named, so that a model's own leaves it.
+    pub decided: bool,
 }
 
 impl Leaf {
     /// A parameter.
     pub const fn new(name: &'static str, dims: Dims, role: Role, init: Init) -> Self {
-        Self { name, dims, stored: Stored::AsIs, init, role }
+        Self { name, dims, stored: Stored::AsIs, init, role, decided: false }
     }
 
     /// The same, lying transposed in memory.
@@ -60,16 +74,15 @@ impl Leaf {
         self
     }
 
+    /// The same, whose initialiser only `#[init(..)]` replaces, and not a model's.
+    pub const fn decided(mut self) -> Self {
+        self.decided = true;
+        self
+    }
+
     const fn room(&self) -> usize {
-        // An impossible dimension is a fault elsewhere; here it must only not overflow. Nor may a sum of what no
-        // machine holds, which is an error where memory is asked for.
-        const MOST: usize = (usize::MAX >> 16) / ALIGN * ALIGN;
-        let n = self.dims.numel();
-        match self.dims.is_poison() {
-            true => 0,
-            false if n > MOST => MOST,
-            false => n.next_multiple_of(ALIGN),
-        }
+        // An impossible dimension is a fault elsewhere.
+        if self.dims.is_poison() { 0 } else { at_most(self.dims.numel()).next_multiple_of(ALIGN) }
     }
 }
 
@@ -86,14 +99,12 @@ pub struct Child {
     pub init: Option<Init>,
     /// The parameter, by path from this module, whose storage this part uses instead of its own.
     pub tied: Option<&'static str>,
-    /// Parameters below are not optimised: they are kept as state.
-    pub frozen: bool,
 }
 
 impl Child {
     /// A part with storage of its own.
     pub const fn new(name: &'static str, node: &'static Node) -> Self {
-        Self { name, node, times: None, init: None, tied: None, frozen: false }
+        Self { name, node, times: None, init: None, tied: None }
     }
     /// The same with another initialiser.
     pub const fn init(mut self, init: Init) -> Self {
@@ -110,11 +121,6 @@ impl Child {
         self.times = Some(n);
         self
     }
-    /// The same, not optimised.
-    pub const fn frozen(mut self) -> Self {
-        self.frozen = true;
-        self
-    }
 
     const fn copies(&self) -> usize {
         match self.times {
@@ -123,11 +129,10 @@ impl Child {
         }
     }
     const fn params(&self) -> usize {
-        if self.tied.is_some() || self.frozen { 0 } else { self.node.params * self.copies() }
+        if self.tied.is_some() { 0 } else { times(self.node.params, self.copies()) }
     }
     const fn state(&self) -> usize {
-        let own = if self.frozen { self.node.params + self.node.state } else { self.node.state };
-        own * self.copies()
+        times(self.node.state, self.copies())
     }
 }
 
@@ -163,7 +168,7 @@ impl Node {
             state += children[i].state();
             i += 1;
         }
-        Self { leaves, children, params, state }
+        Self { leaves, children, params: at_most(params), state: at_most(state) }
     }
 
     /// A layer's own parameters.
@@ -235,7 +240,7 @@ impl Node {
         i = 0;
         while i < self.children.len() {
             let child = &self.children[i];
-            if child.tied.is_none() && !child.frozen && child.times.is_none() {
+            if child.tied.is_none() && child.times.is_none() {
                 let rest = if child.name.is_empty() { Some(path) } else { after(path, child.name) };
                 if let Some(rest) = rest
                     && let Some((at, leaf)) = child.node.find(rest)

@@ -26,17 +26,19 @@ impl<M: Declared, D: Device> Weights<M, D> {
         Self::with(device, seed, None)
     }
 
-    /// The same with another initialiser where no `#[init(..)]` decides.
+    /// The same with another initialiser where neither an `#[init(..)]` nor a [`Param`](crate::Param) decides.
     pub fn init_with<I: Initialiser>(device: D, seed: u64) -> Result<Self, Error> {
         Self::with(device, seed, Some(I::INIT))
     }
 
     fn with(device: D, seed: u64, init: Option<Init>) -> Result<Self, Error> {
         let tree = M::TREE;
+        // Before the table: what no machine holds has a table that none holds either.
+        let (params, state) = (device.alloc(tree.params())?, device.alloc(tree.state())?);
         let table = parameters(tree, init);
         let mut weights = Self {
-            params: device.alloc(tree.params())?,
-            state: device.alloc(tree.state())?,
+            params,
+            state,
             runs: runs(&table, tree.params()),
             table,
             device,
@@ -74,7 +76,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
         D::view_mut(&mut self.params)
     }
 
-    /// The state arena: running statistics and frozen weights.
+    /// The state arena: running statistics.
     pub fn state(&self) -> View<'_, D> {
         D::view(&self.state)
     }

@@ -363,10 +363,20 @@ fn outcome<M: Declared + Module<D, M::In>, D: Device>(cx: &Ctx<'_, D>) -> Result
             CallFault::OneValueAChannel => Error::OneValueAChannel { path: path(place) },
         });
     }
-    match cx.not_finite() {
-        Some(place) => Err(Error::NotFinite { path: path(place) }),
-        None => Ok(()),
-    }
+    let Some((place, places)) = cx.not_finite_within() else { return Ok(()) };
+    // Where all that is inside was finite, it is the whole that is not: what its parts' paths have in common.
+    let parts = (place..place.saturating_add(places)).map_while(|place| rows.get(place as usize));
+    let whole = parts.map(|r| r.path.as_str()).reduce(common).unwrap_or_default();
+    let path = if whole.is_empty() { path(place) } else { whole.to_owned() };
+    Err(Error::NotFinite { path })
+}
+
+/// The parts that two paths begin with.
+fn common<'p>(a: &'p str, b: &str) -> &'p str {
+    let parts = a.split('.').zip(b.split('.')).take_while(|(a, b)| a == b);
+    // With a dot after each but the last.
+    let len = parts.map(|(part, _)| part.len() + 1).sum::<usize>();
+    &a[..len.saturating_sub(1)]
 }
 
 /// The bound on the lengths of `sig`, checked before anything runs.

@@ -18,7 +18,7 @@ pub mod philox;
 pub use cpu::{Cpu, Isa};
 pub use error::DeviceError;
 pub use float::{DType, Float, Pod};
-pub use memory::{Memory, View, ViewMut};
+pub use memory::{Memory, Open, View, ViewMut};
 
 /// Everything a model runs on: memory, an element type, and every kernel family.
 ///

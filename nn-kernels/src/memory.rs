@@ -5,6 +5,15 @@ pub type View<'a, D> = <D as Memory>::View<'a, <D as Memory>::Elem>;
 /// A writable view of a device's elements.
 pub type ViewMut<'a, D> = <D as Memory>::ViewMut<'a, <D as Memory>::Elem>;
 
+/// A device that can be had without further ado: what `Model::init` runs on.
+pub trait Open: Sized {
+    /// The device, as the environment asks for it.
+    ///
+    /// # Errors
+    /// What the environment asks for is not there.
+    fn open() -> Result<Self, DeviceError>;
+}
+
 /// A device's memory: owned buffers and the views cut from them.
 ///
 /// Views are passed by value, as slices are. In implementations write the projected types

@@ -274,7 +274,8 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
 /// A parameter that is no layer's: a class token, a position table, a scale. It takes nothing and gives `S`, the
 /// same for every sample; in a module it is read as a value, `x + self.positions`.
 ///
-/// Its name in a checkpoint is its field's. It starts as `INIT` says and decays as a weight does.
+/// Its name in a checkpoint is its field's. It starts as `INIT` says, unless an `#[init(..)]` says otherwise, and decays as a
+/// weight does.
 ///
 /// ```
 /// use nn::{Layer, Param, T, module};
@@ -295,7 +296,7 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
 pub struct Param<S: Signature, INIT: Initialiser = Zero>;
 
 impl<S: Signature, INIT: Initialiser> ParamOf<S, INIT> {
-    const LEAVES: [Leaf; 1] = [Leaf::new("", S::SIG.dims(0), Role::Weight, INIT::INIT)];
+    const LEAVES: [Leaf; 1] = [Leaf::new("", S::SIG.dims(0), Role::Weight, INIT::INIT).decided()];
 }
 
 impl<S: Signature, INIT: Initialiser> Params for ParamOf<S, INIT> {

@@ -214,7 +214,8 @@ mod tests {
             PixelShuffle<{ usize::MAX - 1 }, 4, 1>,
             RoPE<4, 2, 2>, RoPE<4, 2, 3>, RoPE<0, 0, 0>, RoPEInterleaved<4, 1, 4>, RoPE<4, { usize::MAX - 1 }, 4>,
             Residual<Linear<4, 4>>, Residual<Linear<4, 3>>, Residual<Add>, Repeat<LinearReLU<4, 4>, 3>,
-            Repeat<Residual<LinearReLU<4, 4>>, 0>, Repeat<Flatten, 2>, Repeat<Repeat<ReLU, 1000>, 1000>,
+            Repeat<Residual<LinearReLU<4, 4>>, 0>, Repeat<Flatten, 2>, Repeat<LinearReLU<4, 4>, { usize::MAX - 1 }>,
+            Repeat<Repeat<BatchNorm2D<4>, { usize::MAX - 1 }>, { usize::MAX - 1 }>, Repeat<Repeat<ReLU, 1000>, 1000>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

@@ -38,7 +38,7 @@ mod table;
 #[cfg(test)]
 mod testing;
 
-use crate::DeviceError;
+use crate::{DeviceError, Open};
 use isa::Available;
 pub use isa::Isa;
 use kernels::Kernels;
@@ -86,8 +86,15 @@ impl<E> Cpu<E> {
     }
 }
 
+impl<E> Open for Cpu<E> {
+    fn open() -> Result<Self, DeviceError> {
+        Self::new()
+    }
+}
+
 impl<E> Default for Cpu<E> {
-    /// As [`new`](Self::new), but the fastest instruction set where `NN_ISA` asks for one that is missing.
+    /// As [`new`](Self::new), but it can't fail: where `NN_ISA` asks for an instruction set that is missing, it takes
+    /// the fastest there is and says nothing. Where that is to be an error, take `new`.
     fn default() -> Self {
         Self::new().unwrap_or(Self { kernels: Kernels::new(Available::best()) })
     }

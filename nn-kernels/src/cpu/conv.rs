@@ -28,9 +28,11 @@ pub(crate) enum Route {
 impl Route {
     pub(crate) const fn new(s: &Conv2dSpec) -> Self {
         let once = s.kernel[0] == 1 && s.kernel[1] == 1 && s.padding[0] == 0 && s.padding[1] == 0;
+        // An output may stop before the image does.
+        let whole = s.output[0] == s.input[0] && s.output[1] == s.input[1];
         if s.groups > 1 && s.groups == s.in_channels && s.groups == s.out_channels {
             Self::Depthwise
-        } else if once && s.stride[0] == 1 && s.stride[1] == 1 {
+        } else if once && whole && s.stride[0] == 1 && s.stride[1] == 1 {
             Self::Pointwise
         } else {
             Self::Gemm
@@ -320,6 +322,10 @@ mod tests {
             with(spec(2, [4, 6], [5, 5], [1, 1]), one, [0, 0], one, 2),
             with(spec(2, [4, 3], [7, 7], [1, 1]), [2, 2], [0, 0], one, 1),
             with(spec(1, [1, 2], [3, 3], [5, 5]), one, [3, 2], one, 1),
+            // Outputs that stop before the image does.
+            Conv2dSpec { output: [4, 5], ..spec(2, [3, 2], [5, 7], [1, 1]) },
+            Conv2dSpec { output: [5, 3], ..spec(1, [3, 2], [5, 4], [1, 1]) },
+            Conv2dSpec { output: [2, 2], ..spec(2, [3, 2], [5, 7], [3, 3]) },
         ];
         if !cfg!(miri) {
             specs.push(with(spec(3, [16, 32], [14, 14], [3, 3]), one, one, one, 1));

@@ -190,15 +190,15 @@ fn tiles<S: Simd, E: Real>(p: &Product<'_, E>, is: Range<usize>, js: Range<usize
                         Some(b) if !p.pack_b => (b.at(ks.start, j), b.row),
                         _ => (b[(j - js.start) * ks.len()..].as_ptr(), width),
                     };
-                    let start = match p.start {
-                        _ if ks.start > 0 => TileStart::Add,
-                        Start::Zero => TileStart::Zero,
-                        Start::Row(row) => TileStart::Row(row[j..].as_ptr()),
-                        Start::Column(column) => TileStart::Column(column[i..].as_ptr()),
-                        Start::Add => TileStart::Add,
+                    let (start, from) = match p.start {
+                        _ if ks.start > 0 => (TileStart::Add, a),
+                        Start::Zero => (TileStart::Zero, a),
+                        Start::Row(row) => (TileStart::Row, row[j..].as_ptr()),
+                        Start::Column(column) => (TileStart::Column, column[i..].as_ptr()),
+                        Start::Add => (TileStart::Add, a),
                     };
                     let c = p.c.wrapping_add(i * p.c_row + j);
-                    let t = Tile { k: ks.len(), a, a_row, a_col, b, b_row, last, start, c, c_row: p.c_row };
+                    let t = Tile { k: ks.len(), a, a_row, a_col, b, b_row, last, start, from, c, c_row: p.c_row };
                     // SAFETY: `S` is the instruction set this runs on, as `area` is called through `run` alone.
                     // i + rows ≤ m and j + (vectors − 1)·lanes + last ≤ n, and ks are among the terms. So A's elements
                     // are in `p.matrix`, of m rows and all terms; or they are in the panel that starts at

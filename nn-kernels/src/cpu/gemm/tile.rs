@@ -17,16 +17,19 @@ pub(super) struct Tile<E> {
     pub(super) b_row: usize,
     /// Lanes of the last vector that are in C.
     pub(super) last: usize,
-    pub(super) start: TileStart<E>,
+    pub(super) start: TileStart,
+    /// What a `Row` or a `Column` starts from, and anything otherwise. Not in the enum, where it would be
+    /// uninitialised for the others: the compiler may compare pointers before it looks at which it is.
+    pub(super) from: *const E,
     pub(super) c: *mut E,
     pub(super) c_row: usize,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum TileStart<E> {
+pub(super) enum TileStart {
     Zero,
-    Row(*const E),
-    Column(*const E),
+    Row,
+    Column,
     Add,
 }
 
@@ -38,7 +41,7 @@ pub(super) enum TileStart<E> {
 /// - `a[i·a_row + p·a_col]` may be read for each i < M and p < k;
 /// - `b[p·b_row + j]` may be read for each p < k and j < n;
 /// - `c[i·c_row + j]` may be read and written, by this thread alone, for each i < M and j < n;
-/// - a `Row` to start from may be read up to n, a `Column` up to M.
+/// - `from` may be read up to n for a `Row`, up to M for a `Column`.
 #[inline(always)]
 unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool>(t: Tile<E>) {
     // SAFETY: what is read and written are elements that the caller promises, and no others.
@@ -75,8 +78,8 @@ unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: boo
             for (v, acc) in acc.iter().enumerate() {
                 let sum = match t.start {
                     TileStart::Zero => *acc,
-                    TileStart::Row(row) => load(row, v).add(*acc),
-                    TileStart::Column(column) => E::Vector::<S>::splat(column.add(m).read()).add(*acc),
+                    TileStart::Row => load(t.from, v).add(*acc),
+                    TileStart::Column => E::Vector::<S>::splat(t.from.add(m).read()).add(*acc),
                     TileStart::Add => load(c, v).add(*acc),
                 };
                 let to = c.add(v * lanes);

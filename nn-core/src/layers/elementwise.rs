@@ -108,7 +108,7 @@ scaled! {
     /// K − x: `1.0 - x` in a module.
     MinusFrom MinusFromOf "MinusFrom", |k| Unary::Affine { scale: -1.0, shift: k };
     /// x / K: `x / 2.0` in a module.
-    DivideBy DivideByOf "DivideBy", |k| Unary::Affine { scale: 1.0 / k, shift: 0.0 };
+    DivideBy DivideByOf "DivideBy", |k| Unary::Divide { by: k };
     /// K / x: `1.0 / x` in a module.
     Reciprocal ReciprocalOf "Reciprocal", |k| Unary::Reciprocal { c: k };
 }
@@ -180,6 +180,12 @@ mod tests {
     fn at<M: Module<Cpu<f64>, T![]>>(x: f64) -> f64 {
         let mut run = Run::<M, T![], Cpu<f64>>::new(&Cpu::default(), 1);
         run.forward_only(&[Values::Real(vec![x])])[0].real()[0]
+    }
+
+    #[test]
+    fn a_quotient_is_that_of_the_processor() {
+        assert_ne!(5.0 * (1.0 / 3.0), 5.0 / 3.0);
+        assert_eq!(at::<DivideBy<Sci<3, 0>>>(5.0), 5.0 / 3.0);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::isa::Available;
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
+use super::size::size;
 use super::{Real, reduce};
 use crate::ops::BatchNormSpec;
 
@@ -104,10 +105,10 @@ fn combine_all<E: Real>(isa: Available, s: &BatchNormSpec, c: [&[f64]; 4], a: &[
 fn check<E>(s: &BatchNormSpec, values: &[(&str, &[E])], channels: &[(&str, usize, &[E])]) {
     assert!(s.channels > 0 && s.area > 0, "batch_norm: no channels or no area");
     for (name, view) in values {
-        assert_eq!(view.len(), s.batch * s.channels * s.area, "batch_norm: {name} is not batch × channels × area");
+        assert_eq!(view.len(), size("batch_norm", &[s.batch, s.channels, s.area]), "batch_norm: {name} is not batch × channels × area");
     }
     for (name, each, view) in channels {
-        assert_eq!(view.len(), each * s.channels, "batch_norm: {name} is not {each} × channels");
+        assert_eq!(view.len(), size("batch_norm", &[*each, s.channels]), "batch_norm: {name} is not {each} × channels");
     }
 }
 

@@ -5,6 +5,7 @@ use super::par::{self, Rows, rows_per_task};
 use super::patches::{Outputs, Patches, PatchesT, inside, pixel, within};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
+use super::size::{reach, size};
 use super::{Real, depthwise, kernels::Kernels};
 use crate::ops::{Conv2dSpec, Unary};
 
@@ -27,9 +28,11 @@ pub(crate) enum Route {
 impl Route {
     pub(crate) const fn new(s: &Conv2dSpec) -> Self {
         let once = s.kernel[0] == 1 && s.kernel[1] == 1 && s.padding[0] == 0 && s.padding[1] == 0;
+        // An output may stop before the image does.
+        let whole = s.output[0] == s.input[0] && s.output[1] == s.input[1];
         if s.groups > 1 && s.groups == s.in_channels && s.groups == s.out_channels {
             Self::Depthwise
-        } else if once && s.stride[0] == 1 && s.stride[1] == 1 {
+        } else if once && whole && s.stride[0] == 1 && s.stride[1] == 1 {
             Self::Pointwise
         } else {
             Self::Gemm
@@ -93,21 +96,23 @@ fn check<E>(name: &str, s: &Conv2dSpec, x: &[E], w: &[E], y: usize) {
     );
     for axis in 0..2 {
         assert!(s.kernel[axis] > 0, "{name}: a kernel of nothing");
-        let reach = s.output[axis].saturating_sub(1) * s.stride[axis] + (s.kernel[axis] - 1) * s.dilation[axis] + 1;
+        let taps = reach(name, s.kernel[axis] - 1, s.dilation[axis], 1);
+        let seen = reach(name, s.output[axis].saturating_sub(1), s.stride[axis], taps);
+        let padded = reach(name, 2, s.padding[axis], s.input[axis]);
         assert!(s.stride[axis] > 0 && s.dilation[axis] > 0, "{name}: a stride or a dilation of 0");
-        assert!(reach <= s.input[axis] + 2 * s.padding[axis], "{name}: the kernel leaves the padded image");
+        assert!(seen <= padded, "{name}: the kernel leaves the padded image");
     }
     assert_eq!(
         x.len(),
-        s.batch * s.in_channels * s.input[0] * s.input[1],
+        size(name, &[s.batch, s.in_channels, s.input[0], s.input[1]]),
         "{name}: x is not batch × in_channels × input"
     );
     assert_eq!(
         y,
-        s.batch * s.out_channels * s.output[0] * s.output[1],
+        size(name, &[s.batch, s.out_channels, s.output[0], s.output[1]]),
         "{name}: y or dy is not batch × out_channels × output"
     );
-    let weights = s.out_channels * (s.in_channels / s.groups) * s.kernel[0] * s.kernel[1];
+    let weights = size(name, &[s.out_channels, s.in_channels / s.groups, s.kernel[0], s.kernel[1]]);
     assert_eq!(w.len(), weights, "{name}: the weight is not out_channels × in_channels / groups × kernel");
 }
 
@@ -173,7 +178,8 @@ impl<E: Real> Kernels<E> {
         let pieces = s.batch * s.groups;
         let many = pieces >= 2 * par::threads();
         let threads = if many { Threads::This } else { Threads::All };
-        let grain = if many { (gemm::WORK / (n.oc * n.outputs * n.terms).max(1)).max(1) } else { pieces };
+        let work = (n.oc * n.outputs).saturating_mul(n.terms);
+        let grain = if many { (gemm::WORK / work.max(1)).max(1) } else { pieces };
         par::split(pieces, grain, (Rows(from, from_len), Rows(to, to_len)), &|first, (from, to): Pieces<'_, E>| {
             let pieces = from.0.chunks_exact(from_len).zip(to.0.chunks_exact_mut(to_len));
             for (at, (from, to)) in pieces.enumerate() {
@@ -316,6 +322,10 @@ mod tests {
             with(spec(2, [4, 6], [5, 5], [1, 1]), one, [0, 0], one, 2),
             with(spec(2, [4, 3], [7, 7], [1, 1]), [2, 2], [0, 0], one, 1),
             with(spec(1, [1, 2], [3, 3], [5, 5]), one, [3, 2], one, 1),
+            // Outputs that stop before the image does.
+            Conv2dSpec { output: [4, 5], ..spec(2, [3, 2], [5, 7], [1, 1]) },
+            Conv2dSpec { output: [5, 3], ..spec(1, [3, 2], [5, 4], [1, 1]) },
+            Conv2dSpec { output: [2, 2], ..spec(2, [3, 2], [5, 7], [3, 3]) },
         ];
         if !cfg!(miri) {
             specs.push(with(spec(3, [16, 32], [14, 14], [3, 3]), one, one, one, 1));

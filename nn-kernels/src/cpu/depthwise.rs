@@ -152,5 +152,6 @@ pub(crate) fn weight_gradient<E: Real>(isa: Available, s: &Conv2dSpec, x: &[E], 
 
 /// Planes that make up a task.
 fn grain(s: &Conv2dSpec) -> usize {
-    rows_per_task(s.output[0] * s.output[1] * s.kernel[0] * s.kernel[1])
+    let (_, outputs, taps) = sizes(s);
+    rows_per_task(outputs.saturating_mul(taps))
 }

@@ -52,6 +52,7 @@ fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
             }
         }
         Unary::Affine { scale, shift } => x.mul_add::<S>(E::lit(scale), E::lit(shift)),
+        Unary::Divide { by } => x / E::lit(by),
         Unary::Reciprocal { c } => E::lit(c) / x,
     }
 }
@@ -104,7 +105,17 @@ fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
             }
         }
         Unary::Affine { scale, .. } => E::lit(scale),
+        Unary::Divide { by } => one / E::lit(by),
         Unary::Reciprocal { c } => -E::lit(c) / (x * x),
+    }
+}
+
+/// f′(x)·dy, given what [`slope`] needs. A quotient's is a quotient too.
+#[inline(always)]
+fn pulled<S: Simd, E: Real>(f: Unary, x: E, y: E, dy: E) -> E {
+    match f {
+        Unary::Divide { by } => dy / E::lit(by),
+        _ => slope::<S, E>(f, x, y) * dy,
     }
 }
 
@@ -163,6 +174,10 @@ macro_rules! for_each_unary {
                 let $g = Unary::Affine { scale, shift };
                 $body
             }
+            Unary::Divide { by } => {
+                let $g = Unary::Divide { by };
+                $body
+            }
             Unary::Reciprocal { c } => {
                 let $g = Unary::Reciprocal { c };
                 $body
@@ -195,7 +210,7 @@ pub(crate) fn unary_in_place<S: Simd, E: Real>(f: Unary, y: &mut [E]) {
 fn slope_in_place<S: Simd, E: Real>(f: Unary, dy: &[E], z: &mut [E]) {
     for_each_unary!(f, |g| {
         for (z, &dy) in z.iter_mut().zip(dy) {
-            *z = slope::<S, E>(g, *z, *z) * dy;
+            *z = pulled::<S, E>(g, *z, *z, dy);
         }
     });
 }
@@ -205,7 +220,7 @@ fn slope_in_place<S: Simd, E: Real>(f: Unary, dy: &[E], z: &mut [E]) {
 fn unary_slope<S: Simd, E: Real>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]) {
     for_each_unary!(f, |g| {
         for ((dx, &known), &dy) in dx.iter_mut().zip(known).zip(dy) {
-            *dx = slope::<S, E>(g, known, known) * dy;
+            *dx = pulled::<S, E>(g, known, known, dy);
         }
     });
 }
@@ -358,7 +373,7 @@ mod tests {
     use super::*;
     use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
 
-    const ALL: [Unary; 11] = [
+    const ALL: [Unary; 12] = [
         Unary::Identity,
         Unary::Relu,
         Unary::Tanh,
@@ -369,6 +384,7 @@ mod tests {
         Unary::Mish,
         Unary::Elu,
         Unary::Affine { scale: -1.5, shift: 0.25 },
+        Unary::Divide { by: 3.0 },
         Unary::Reciprocal { c: 2.0 },
     ];
 
@@ -400,6 +416,7 @@ mod tests {
                 }
             }
             Unary::Affine { scale, shift } => scale * x + shift,
+            Unary::Divide { by } => x / by,
             Unary::Reciprocal { c } => c / x,
         }
     }
@@ -423,6 +440,23 @@ mod tests {
     fn functions_are_those_of_their_formulas() {
         forward::<f32>(3e-7);
         forward::<f64>(1e-13);
+    }
+
+    #[test]
+    fn a_quotient_and_its_gradient_are_rounded_once() {
+        fn check<E: Real>() {
+            let x: Vec<E> = reals(&random(1, 67));
+            for (device, by) in devices::<E>().into_iter().flat_map(|d| [3.0, 0.1, -7.0, 1e30].map(|by| (d, by))) {
+                let f = Unary::Divide { by };
+                let (mut y, mut dx) = (x.clone(), x.clone());
+                device.unary(f, &x, &mut y);
+                device.unary_vjp(f, &[], &[], &x, &mut dx);
+                let expected: Vec<E> = x.iter().map(|&x| x / E::from_f64(by)).collect();
+                assert!(y == expected && dx == expected, "{device:?} {by}");
+            }
+        }
+        check::<f32>();
+        check::<f64>();
     }
 
     #[test]
@@ -472,7 +506,7 @@ mod tests {
             let [y, dx] = [y, dx].map(|v| v.iter().map(|v| v.to_f64()).collect::<Vec<_>>());
             assert!(y[4].is_nan(), "{what}");
             let far = match f {
-                Unary::Identity | Unary::Affine { .. } | Unary::Reciprocal { .. } => continue,
+                Unary::Identity | Unary::Affine { .. } | Unary::Divide { .. } | Unary::Reciprocal { .. } => continue,
                 Unary::Relu | Unary::Silu | Unary::Gelu | Unary::GeluTanh | Unary::Mish => (1e4, 0.0, 1.0, 0.0),
                 Unary::Tanh => (1.0, -1.0, 0.0, 0.0),
                 Unary::Sigmoid => (1.0, 0.0, 0.0, 0.0),

@@ -1,6 +1,7 @@
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
+use super::size::{reach, size};
 use super::{Real, kernels::Kernels};
 use crate::ops::{Block, PermuteSpec, RopeSpec};
 
@@ -88,9 +89,10 @@ fn rope<S: Simd, E: Real>(s: RopeSpec, inverse: bool, first: usize, frequencies:
 
 #[track_caller]
 fn check_block(name: &str, rows: usize, cols: usize, block: Block, len: usize) {
-    assert!(block.offset + cols <= block.stride || rows == 1, "copy_block: {name}'s block is wider than its rows");
+    let end = reach("copy_block", 1, block.offset, cols);
+    assert!(end <= block.stride || rows == 1, "copy_block: {name}'s block is wider than its rows");
     assert!(
-        (rows - 1) * block.stride + block.offset + cols <= len,
+        reach("copy_block", rows - 1, block.stride, end) <= len,
         "copy_block: {name} has {len} values, too few for {rows} rows of {}",
         block.stride
     );
@@ -116,7 +118,7 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn broadcast_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
-        assert_eq!(y.len(), rows * x.len(), "broadcast_rows: y is not {rows} rows of x");
+        assert_eq!(y.len(), size("broadcast_rows", &[rows, x.len()]), "broadcast_rows: y is not {rows} rows of x");
         if !x.is_empty() {
             par::split(rows, rows_per_task(x.len()), Rows(y, x.len()), &|_, y: Rows<&mut [E]>| {
                 y.0.chunks_exact_mut(x.len()).for_each(|y| y.copy_from_slice(x));
@@ -125,7 +127,7 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn sum_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
-        assert_eq!(x.len(), rows * y.len(), "sum_rows: x is not {rows} rows of y");
+        assert_eq!(x.len(), size("sum_rows", &[rows, y.len()]), "sum_rows: x is not {rows} rows of y");
         if !y.is_empty() {
             self.add_column_sums(y.len(), x, y);
         }
@@ -134,10 +136,10 @@ impl<E: Real> Kernels<E> {
     pub(crate) fn permute(&self, rows: usize, s: &PermuteSpec, x: &[E], y: &mut [E]) {
         let mut seen = [false; 6];
         assert!(s.rank <= 6, "permute: at most 6 axes");
-        s.axes[..s.rank].iter().for_each(|&axis| seen[axis] = true);
+        s.axes[..s.rank].iter().for_each(|&axis| seen[axis.min(5)] |= axis < s.rank);
         assert!(seen[..s.rank].iter().all(|&seen| seen), "permute: the axes are no reordering");
-        let sample = s.dims[..s.rank].iter().product();
-        assert_eq!(x.len(), rows * sample, "permute: x is not {rows} samples of {sample} values");
+        let sample = size("permute", &s.dims[..s.rank]);
+        assert_eq!(x.len(), size("permute", &[rows, sample]), "permute: x is not {rows} samples of {sample} values");
         assert_eq!(y.len(), x.len(), "permute: x and y differ in length");
         if sample > 0 {
             let (isa, loops) = (self.isa, Loops::new(s));
@@ -150,9 +152,13 @@ impl<E: Real> Kernels<E> {
     pub(crate) fn rope(&self, s: &RopeSpec, inverse: bool, x: &[E], y: &mut [E]) {
         assert!(s.dim.is_multiple_of(2) && s.dim > 0, "rope: a head of {} values has no pairs", s.dim);
         assert!(s.seq > 0, "rope: sequences of no tokens");
-        let token = s.heads * s.dim;
-        assert_eq!(x.len(), s.rows * token, "rope: x is not {} tokens of {token} values", s.rows);
+        assert!(s.offset.checked_add(s.seq).is_some(), "rope: positions from {} on overflow", s.offset);
+        let token = size("rope", &[s.heads, s.dim]);
+        assert_eq!(x.len(), size("rope", &[s.rows, token]), "rope: x is not {} tokens of {token} values", s.rows);
         assert_eq!(y.len(), x.len(), "rope: x and y differ in length");
+        if token == 0 {
+            return;
+        }
         let (isa, s) = (self.isa, *s);
         let mut frequencies = Scratch::<f64>::new(s.dim / 2);
         for (j, frequency) in frequencies.iter_mut().enumerate() {

@@ -1,4 +1,5 @@
 use super::gemm::{self, Mat, Start};
+use super::size::size;
 use super::{Real, kernels::Kernels};
 use crate::ops::{LinearSpec, Unary};
 
@@ -9,9 +10,9 @@ fn weight<'a, E>(s: &LinearSpec, w: &'a [E]) -> Mat<'a, E> {
 
 #[track_caller]
 fn check<E>(name: &str, s: &LinearSpec, x: &[E], w: &[E], y: usize, b: Option<usize>) {
-    assert_eq!(x.len(), s.rows * s.inputs, "{name}: x is not rows × inputs");
-    assert_eq!(w.len(), s.inputs * s.outputs, "{name}: the weight is not inputs × outputs");
-    assert_eq!(y, s.rows * s.outputs, "{name}: y or dy is not rows × outputs");
+    assert_eq!(x.len(), size(name, &[s.rows, s.inputs]), "{name}: x is not rows × inputs");
+    assert_eq!(w.len(), size(name, &[s.inputs, s.outputs]), "{name}: the weight is not inputs × outputs");
+    assert_eq!(y, size(name, &[s.rows, s.outputs]), "{name}: y or dy is not rows × outputs");
     assert_eq!(b.unwrap_or(s.outputs), s.outputs, "{name}: the bias is not outputs");
 }
 

@@ -16,6 +16,7 @@ mod real;
 mod reduce;
 mod scratch;
 mod simd;
+mod size;
 mod vector;
 
 mod batch_norm;

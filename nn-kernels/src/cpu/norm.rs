@@ -1,6 +1,7 @@
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
+use super::size::size;
 use super::{Real, batch_norm, kernels::Kernels, reduce};
 use crate::ops::BatchNormSpec;
 
@@ -360,7 +361,7 @@ impl<E: Real> Kernels<E> {
     pub(crate) fn batch_norm_stats(&self, s: &BatchNormSpec, [means, variances]: [&[E]; 2], stats: &mut [E]) {
         check("batch_norm_stats", "means", means.len(), s.channels);
         check("batch_norm_stats", "variances", variances.len(), s.channels);
-        check("batch_norm_stats", "stats", stats.len(), 2 * s.channels);
+        check("batch_norm_stats", "stats", stats.len(), size("batch_norm_stats", &[2, s.channels]));
         for (stat, (&mean, variance)) in stats.chunks_exact_mut(2).zip(means.iter().zip(variances)) {
             stat[0] = mean;
             stat[1] = E::from_f64(1.0 / (variance.to_f64() + s.eps).sqrt());

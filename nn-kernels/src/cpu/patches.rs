@@ -104,7 +104,7 @@ fn pack_patches<S: Simd, E: Real>(
                     let n = (width - j % width).min(end - j);
                     let to = j / width * panel + p * width + j % width;
                     copy_strided(&mut out[to..to + n], from, s.stride[1]);
-                    from = from.get(n * s.stride[1]..).unwrap_or_default();
+                    from = from.get(n.saturating_mul(s.stride[1])..).unwrap_or_default();
                     j += n;
                 }
             }

@@ -2,6 +2,7 @@ use std::ops::Range;
 
 use super::par::{self, Rows, rows_per_task};
 use super::simd::{Simd, kernels};
+use super::size::{reach, size};
 use super::{Real, kernels::Kernels};
 use crate::ops::Pool2dSpec;
 
@@ -102,16 +103,15 @@ fn avg_pool_vjp<S: Simd, E: Real>(s: Pool2dSpec, dy: &[E], dx: &mut [E]) {
 
 #[track_caller]
 fn check(name: &str, s: &Pool2dSpec, x: usize, y: usize) -> (usize, usize) {
-    let (inputs, outputs) = (s.input[0] * s.input[1], s.output[0] * s.output[1]);
+    let (inputs, outputs) = (size(name, &s.input), size(name, &s.output));
+    size(name, &s.kernel);
     assert!(inputs > 0 && outputs > 0, "{name}: an empty image");
-    assert_eq!(x, s.planes * inputs, "{name}: x or dx is not planes × input");
-    assert_eq!(y, s.planes * outputs, "{name}: y or dy is not planes × output");
+    assert_eq!(x, size(name, &[s.planes, inputs]), "{name}: x or dx is not planes × input");
+    assert_eq!(y, size(name, &[s.planes, outputs]), "{name}: y or dy is not planes × output");
     for axis in 0..2 {
-        let reach = (s.output[axis] - 1) * s.stride[axis] + s.kernel[axis];
-        assert!(
-            s.kernel[axis] > 0 && reach <= s.input[axis] + 2 * s.padding[axis],
-            "{name}: windows leave the padded image"
-        );
+        let seen = reach(name, s.output[axis] - 1, s.stride[axis], s.kernel[axis]);
+        let padded = reach(name, 2, s.padding[axis], s.input[axis]);
+        assert!(s.kernel[axis] > 0 && seen <= padded, "{name}: windows leave the padded image");
     }
     (inputs, outputs)
 }

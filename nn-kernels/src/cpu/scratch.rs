@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use super::{Buffer, par};
+use super::{Buffer, par, size::size};
 use crate::Pod;
 
 thread_local! {
@@ -47,7 +47,7 @@ fn allocated(bytes: usize) -> Buffer<u8> {
 impl<T: Pod> Scratch<T> {
     /// Memory for `len` values.
     pub(crate) fn new(len: usize) -> Self {
-        let bytes = len * size_of::<T>();
+        let bytes = size("a kernel's scratch", &[len, size_of::<T>()]);
         let buffer = kept(bytes).unwrap_or_else(|| {
             // The whole pool gets one, so that the first call is the last to allocate, whichever threads take part
             // in later ones.

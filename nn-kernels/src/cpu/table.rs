@@ -1,5 +1,6 @@
 use super::par::{self, GRAIN, Rows, rows_per_task};
 use super::simd::{Simd, kernels};
+use super::size::size;
 use super::{Real, kernels::Kernels};
 
 kernels! {
@@ -23,7 +24,7 @@ fn scatter_add<S: Simd, E: Real>(cols: usize, first: usize, ids: &[u32], dy: &[E
 fn check<E>(name: &str, cols: usize, table: &[E], ids: &[u32], y: &[E]) {
     assert!(cols > 0, "{name}: rows of no values");
     assert_eq!(table.len() % cols, 0, "{name}: the table is no whole rows of {cols}");
-    assert_eq!(y.len(), ids.len() * cols, "{name}: not {cols} values an id");
+    assert_eq!(y.len(), size(name, &[ids.len(), cols]), "{name}: not {cols} values an id");
 }
 
 impl<E: Real> Kernels<E> {

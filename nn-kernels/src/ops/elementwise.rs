@@ -29,6 +29,11 @@ pub enum Unary {
         /// Added last.
         shift: f64,
     },
+    /// x / by, rounded once: 1 / by as a factor would round twice.
+    Divide {
+        /// Divisor.
+        by: f64,
+    },
     /// c / x.
     Reciprocal {
         /// Numerator.

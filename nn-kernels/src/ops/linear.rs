@@ -21,7 +21,10 @@ impl LinearSpec {
     pub const fn vjp_scratch(&self) -> usize {
         match self.act {
             Unary::Identity => 0,
-            _ => self.rows * self.outputs,
+            _ => match self.rows.checked_mul(self.outputs) {
+                Some(scratch) => scratch,
+                None => panic!("linear_vjp: rows × outputs overflows"),
+            },
         }
     }
     /// Whether the vjp must be given y, because the activation's derivative is a function of it.

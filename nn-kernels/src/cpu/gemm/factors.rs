@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::cpu::Real;
 use crate::cpu::isa::Available;
 use crate::cpu::simd::{Simd, kernels};
+use crate::cpu::size::reach;
 use crate::cpu::vector::Vector;
 
 kernels! {
@@ -12,7 +13,8 @@ kernels! {
     fn pack_panels<E>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]);
 }
 
-/// A matrix seen through strides.
+/// A matrix seen through strides: element (i, j) is `data[i·row + j·col]`, which lies in `data` for each i < rows and
+/// j < cols. [`Mat::strided`] checks that, and only [`Mat::t`] makes one otherwise.
 #[derive(Clone, Copy)]
 pub(crate) struct Mat<'a, E> {
     pub(super) data: &'a [E],
@@ -32,7 +34,7 @@ impl<'a, E> Mat<'a, E> {
     /// Rows that lie `row` apart. Panics if there are fewer values.
     #[track_caller]
     pub(crate) fn strided(data: &'a [E], rows: usize, cols: usize, row: usize) -> Self {
-        let needed = if rows == 0 || cols == 0 { 0 } else { (rows - 1) * row + cols };
+        let needed = if rows == 0 || cols == 0 { 0 } else { reach("a matrix", rows - 1, row, cols) };
         assert!(data.len() >= needed, "a matrix of {} values, not {rows} × {cols}", data.len());
         Self { data, rows, cols, row, col: 1 }
     }
@@ -42,10 +44,10 @@ impl<'a, E> Mat<'a, E> {
         Self { rows: self.cols, cols: self.rows, row: self.col, col: self.row, ..self }
     }
 
-    /// Where element (i, j) lies, which must be in the matrix, or one past it.
+    /// Where element (i, j) lies. It may be read if it is in the matrix.
     #[inline(always)]
     pub(super) fn at(&self, i: usize, j: usize) -> *const E {
-        self.data.as_ptr().wrapping_add(i * self.row + j * self.col)
+        self.data.as_ptr().wrapping_add(i.wrapping_mul(self.row).wrapping_add(j.wrapping_mul(self.col)))
     }
 }
 
@@ -111,8 +113,9 @@ fn pack_panels<S: Simd, E: Real>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usi
 /// Writes `out[p·width + i]` = element (rows.start + i, k.start + p), and 0 for rows from `rows.len()` on.
 #[inline(always)]
 fn pack_panel<S: Simd, E: Real>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]) {
-    assert!(rows.end <= a.rows && k.end <= a.cols && rows.len() <= width && k.len() * width <= out.len());
     let (m, kc) = (rows.len(), k.len());
+    assert!(rows.end <= a.rows && k.end <= a.cols && m <= width, "a panel of other rows or terms than the matrix has");
+    assert!(reach("a panel", kc, width, 0) <= out.len(), "a panel of {kc} × {width} values in {}", out.len());
     if m < width {
         out[..kc * width].fill(E::ZERO);
     }
@@ -130,8 +133,10 @@ fn pack_panel<S: Simd, E: Real>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usiz
     let whole = if a.col == 1 { (m / block * block, kc / block * block) } else { (0, 0) };
     for i in (0..whole.0).step_by(block) {
         for p in (0..whole.1).step_by(block) {
-            // SAFETY: `S` is the instruction set this runs on. The block's rows i.. and terms p.. are within the
-            // panel and so, by the assertion above, within `a` (whose extent `Mat::strided` checked) and `out`.
+            // SAFETY: `S` is the instruction set this runs on, as this is called through `run` alone. `a.col` is 1, and
+            // the block's rows i.. and terms p.. end before m and kc: with `rows.start` and `k.start` added they are
+            // in `a`, by the first assertion, and so in its data. What is written ends before kc·width, as i + block ≤
+            // m ≤ width, and so in `out`, by the second.
             unsafe {
                 let from = data.as_ptr().add(i * a.row + p);
                 E::Vector::<S>::transpose(from, a.row, out.as_mut_ptr().add(p * width + i), width);

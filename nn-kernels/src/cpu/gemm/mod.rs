@@ -14,6 +14,7 @@ use std::ops::Range;
 use super::isa::Available;
 use super::scratch::Scratch;
 use super::simd::{Outlined, Simd, kernels};
+use super::size::reach;
 use super::vector::Vector;
 use super::{Real, elementwise, par};
 use crate::ops::Unary;
@@ -66,6 +67,10 @@ struct Product<'a, E> {
     isa: Available,
     a: &'a dyn Left<E>,
     b: &'a dyn Right<E>,
+    /// A and B as they lie, if they do: asked for once, so that what was checked is what is read.
+    matrix: Option<Mat<'a, E>>,
+    direct: Option<Mat<'a, E>>,
+    terms: usize,
     start: Start<'a, E>,
     act: Unary,
     c: *mut E,
@@ -74,8 +79,10 @@ struct Product<'a, E> {
     pack_b: bool,
 }
 
-// SAFETY: threads share a product only to write rectangles of C that do not overlap.
-unsafe impl<E: Sync> Sync for Product<'_, E> {}
+// SAFETY: all but `c` is `Sync` by itself if E is. `c` comes from a `&mut [E]` that `product` holds for as long as the
+// product lives; threads write elements through it, hence `Send`, each those of its own `Area`: `split` makes these by
+// halving, so no two overlap.
+unsafe impl<E: Send + Sync> Sync for Product<'_, E> {}
 
 /// A rectangle of C.
 #[derive(Clone)]
@@ -101,7 +108,7 @@ fn area<S: Simd, E: Real>(p: &Product<'_, E>, area: Area) {
 fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut [E]) {
     let lanes = <E::Vector<S> as Vector>::LANES;
     let width = S::VECTORS * lanes;
-    let terms = p.b.size().0;
+    let terms = p.terms;
     let Area { rows, cols } = area;
     for j in cols.clone().step_by(NC / width * width) {
         let js = j..(j + NC / width * width).min(cols.end);
@@ -129,9 +136,10 @@ fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut
         }
         if p.act != Unary::Identity {
             for i in rows.clone() {
-                // SAFETY: this call alone writes this rectangle of C, which `product` checked to be in it.
+                // SAFETY: row i and the columns `js` are in C, as `product` checked, and in this call's area, which no
+                // other call reads or writes. The slice ends with this turn of the loop.
                 let row = unsafe { std::slice::from_raw_parts_mut(p.c.add(i * p.c_row + js.start), js.len()) };
-                // SAFETY: `S` is the instruction set this runs on.
+                // SAFETY: `S` is the instruction set this runs on, as `area` is called through `run` alone.
                 unsafe { S::outline(Activation::<S, E> { act: p.act, row, isa: PhantomData }) };
             }
         }
@@ -157,7 +165,6 @@ impl<S: Simd, E: Real> Outlined for Activation<'_, S, E> {
 fn tiles<S: Simd, E: Real>(p: &Product<'_, E>, is: Range<usize>, js: Range<usize>, ks: Range<usize>, a: &[E], b: &[E]) {
     let lanes = <E::Vector<S> as Vector>::LANES;
     let width = S::VECTORS * lanes;
-    let (matrix, direct) = (p.a.matrix(), p.b.direct());
     // B as it lies is passed over row tile by row tile, so that tiles of few rows can be wide; of a packed B a
     // panel stays in the first cache while all of A passes by.
     let (outer_i, outer_j) = if p.pack_b { (is.len(), width) } else { (S::ROWS, js.len()) };
@@ -175,27 +182,31 @@ fn tiles<S: Simd, E: Real>(p: &Product<'_, E>, is: Range<usize>, js: Range<usize
                     } else {
                         next_tile::<S, E>(rows, j1 - j)
                     };
-                    let (a, a_row, a_col) = match &matrix {
+                    let (a, a_row, a_col) = match &p.matrix {
                         Some(a) if !p.pack_a => (a.at(i, ks.start), a.row, a.col),
                         _ => (a[(i - is.start) * ks.len()..].as_ptr(), 1, rows),
                     };
-                    let (b, b_row) = match &direct {
+                    let (b, b_row) = match &p.direct {
                         Some(b) if !p.pack_b => (b.at(ks.start, j), b.row),
                         _ => (b[(j - js.start) * ks.len()..].as_ptr(), width),
                     };
-                    let start = match p.start {
-                        _ if ks.start > 0 => TileStart::Add,
-                        Start::Zero => TileStart::Zero,
-                        Start::Row(row) => TileStart::Row(row[j..].as_ptr()),
-                        Start::Column(column) => TileStart::Column(column[i..].as_ptr()),
-                        Start::Add => TileStart::Add,
+                    let (start, from) = match p.start {
+                        _ if ks.start > 0 => (TileStart::Add, a),
+                        Start::Zero => (TileStart::Zero, a),
+                        Start::Row(row) => (TileStart::Row, row[j..].as_ptr()),
+                        Start::Column(column) => (TileStart::Column, column[i..].as_ptr()),
+                        Start::Add => (TileStart::Add, a),
                     };
                     let c = p.c.wrapping_add(i * p.c_row + j);
-                    let t = Tile { k: ks.len(), a, a_row, a_col, b, b_row, last, start, c, c_row: p.c_row };
-                    // SAFETY: `S` is the instruction set this runs on. Rows i.. and terms ks lie in A, or were packed
-                    // `rows` wide at this place; terms ks and the columns from j on, of which `last` are in the last
-                    // vector, lie in B, or were packed `width` wide; the start covers the tile's rows or columns, and
-                    // the tile lies in C, as `product` checked.
+                    let t = Tile { k: ks.len(), a, a_row, a_col, b, b_row, last, start, from, c, c_row: p.c_row };
+                    // SAFETY: `S` is the instruction set this runs on, as `area` is called through `run` alone.
+                    // i + rows ≤ m and j + (vectors − 1)·lanes + last ≤ n, and ks are among the terms. So A's elements
+                    // are in `p.matrix`, of m rows and all terms; or they are in the panel that starts at
+                    // (i − is.start)·ks.len() and holds rows·ks.len() values, as a block of A is no longer than
+                    // `PACKED_A`. B's are in `p.direct`, of all terms and n columns; or they are in the panel that
+                    // starts at (j − js.start)·ks.len() and holds width·ks.len() values, as a block of B is no longer
+                    // than KC·NC. The start has n or m values, and C's last row ends within C: `product` checked all of
+                    // these. The area is this call's own.
                     unsafe { any_tile::<S, E>(rows, vectors, t) };
                     j += (vectors - 1) * lanes + last;
                 }
@@ -220,7 +231,7 @@ impl Route {
     pub(crate) const fn new(k: usize, n: usize, direct: bool) -> Self {
         if !direct {
             Self::Packed
-        } else if k * n <= UNPACKED {
+        } else if k.saturating_mul(n) <= UNPACKED {
             Self::Small
         } else {
             Self::Gemm
@@ -262,8 +273,9 @@ pub(crate) fn product<E: Real>(
 ) {
     let ((m, terms), (k, n)) = (a.size(), b.size());
     assert_eq!(terms, k, "product: A's columns and B's rows");
-    assert!(a.matrix().is_none_or(|a| (a.rows, a.cols) == (m, k)), "product: A is another matrix than it says");
-    assert!(b.direct().is_none_or(|b| (b.rows, b.cols) == (k, n)), "product: B is another matrix than it says");
+    let (matrix, direct) = (a.matrix(), b.direct());
+    assert!(matrix.is_none_or(|a| (a.rows, a.cols) == (m, k)), "product: A is another matrix than it says");
+    assert!(direct.is_none_or(|b| (b.rows, b.cols, b.col) == (k, n, 1)), "product: B is another matrix than it says");
     match start {
         Start::Row(row) => assert_eq!(row.len(), n, "product: the bias and the columns"),
         Start::Column(column) => assert_eq!(column.len(), m, "product: the bias and the rows"),
@@ -272,9 +284,10 @@ pub(crate) fn product<E: Real>(
     if m == 0 || n == 0 {
         return;
     }
-    assert!(c_row >= n && c.len() >= (m - 1) * c_row + n, "product: C is smaller than {m} × {n}");
-    let (pack_a, pack_b) = packs(m, k, n, a.matrix().is_some(), b.direct().is_some());
-    let p = Product { isa, a, b, start, act, c: c.as_mut_ptr(), c_row, pack_a, pack_b };
+    assert!(c_row >= n && c.len() >= reach("product", m - 1, c_row, n), "product: C is smaller than {m} × {n}");
+    let (pack_a, pack_b) = packs(m, k, n, matrix.is_some(), direct.is_some());
+    let c = c.as_mut_ptr();
+    let p = Product { isa, a, b, matrix, direct, terms, start, act, c, c_row, pack_a, pack_b };
     let all = Area { rows: 0..m, cols: 0..n };
     let work = m.saturating_mul(n).saturating_mul(k.max(1));
     if threads == Threads::This || work < 2 * WORK || par::threads() == 1 {
@@ -287,7 +300,7 @@ pub(crate) fn product<E: Real>(
 
 /// Whether A and B are packed.
 fn packs(m: usize, k: usize, n: usize, matrix: bool, direct: bool) -> (bool, bool) {
-    let a = !matrix || n >= 64 && m >= 16 && m * k > UNPACKED;
+    let a = !matrix || n >= 64 && m >= 16 && m.saturating_mul(k) > UNPACKED;
     let b = match Route::new(k, n, direct) {
         Route::Small => false,
         Route::Gemm => m >= 32,
@@ -319,7 +332,7 @@ fn split<E: Real>(p: &Product<'_, E>, all: Area, k: usize, grain: usize) {
     /// Edges of tasks lie on multiples of this, which are tiles' edges for most instruction sets.
     const EDGE: usize = 48;
     let (m, n) = (all.rows.len(), all.cols.len());
-    if m * n * k <= grain || m.max(n) < 2 * EDGE {
+    if m.saturating_mul(n).saturating_mul(k) <= grain || m.max(n) < 2 * EDGE {
         return run::area(p.isa, p, all);
     }
     let (mut low, mut high) = (all.clone(), all);

@@ -17,26 +17,34 @@ pub(super) struct Tile<E> {
     pub(super) b_row: usize,
     /// Lanes of the last vector that are in C.
     pub(super) last: usize,
-    pub(super) start: TileStart<E>,
+    pub(super) start: TileStart,
+    /// What a `Row` or a `Column` starts from, and anything otherwise. Not in the enum, where it would be
+    /// uninitialised for the others: the compiler may compare pointers before it looks at which it is.
+    pub(super) from: *const E,
     pub(super) c: *mut E,
     pub(super) c_row: usize,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum TileStart<E> {
+pub(super) enum TileStart {
     Zero,
-    Row(*const E),
-    Column(*const E),
+    Row,
+    Column,
     Add,
 }
 
 /// C's tile of `M` rows and `V` vectors = start + A·B.
 ///
 /// # Safety
-/// The processor has the instruction set `S`; a, b, the start and c are valid for the tile.
+/// The processor has the instruction set `S`. With n = (V − 1)·LANES + last columns, where last ≤ LANES, and last =
+/// LANES unless `PART`:
+/// - `a[i·a_row + p·a_col]` may be read for each i < M and p < k;
+/// - `b[p·b_row + j]` may be read for each p < k and j < n;
+/// - `c[i·c_row + j]` may be read and written, by this thread alone, for each i < M and j < n;
+/// - `from` may be read up to n for a `Row`, up to M for a `Column`.
 #[inline(always)]
 unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool>(t: Tile<E>) {
-    // SAFETY: the caller's, for every load and store.
+    // SAFETY: what is read and written are elements that the caller promises, and no others.
     unsafe {
         let lanes = <E::Vector<S> as Vector>::LANES;
         let load = |from: *const E, v: usize| {
@@ -45,7 +53,8 @@ unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: boo
         };
         let mut rows = [t.a; M];
         for (m, row) in rows.iter_mut().enumerate() {
-            *row = t.a.add(m * t.a_row);
+            // Wrapping, for A has no values where there are no terms.
+            *row = t.a.wrapping_add(m * t.a_row);
         }
         let mut columns = [E::Vector::<S>::splat(E::ZERO); V];
         let mut acc = [[E::Vector::<S>::splat(E::ZERO); V]; M];
@@ -69,8 +78,8 @@ unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: boo
             for (v, acc) in acc.iter().enumerate() {
                 let sum = match t.start {
                     TileStart::Zero => *acc,
-                    TileStart::Row(row) => load(row, v).add(*acc),
-                    TileStart::Column(column) => E::Vector::<S>::splat(column.add(m).read()).add(*acc),
+                    TileStart::Row => load(t.from, v).add(*acc),
+                    TileStart::Column => E::Vector::<S>::splat(t.from.add(m).read()).add(*acc),
                     TileStart::Add => load(c, v).add(*acc),
                 };
                 let to = c.add(v * lanes);
@@ -88,7 +97,8 @@ struct Shaped<S, E, const M: usize, const V: usize, const PART: bool>(Tile<E>, P
 impl<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool> Outlined for Shaped<S, E, M, V, PART> {
     #[inline(always)]
     fn run(self) {
-        // SAFETY: that of whoever made this.
+        // SAFETY: `any_tile` alone makes these, with its caller's promise for a tile of M rows and V vectors; it has
+        // no `PART` only where the last vector is whole.
         unsafe { tile::<S, E, M, V, PART>(self.0) }
     }
 }
@@ -96,7 +106,7 @@ impl<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool> Outline
 /// Runs [`tile`] for a number of rows and vectors known only now.
 ///
 /// # Safety
-/// As for [`tile`].
+/// As for [`tile`], with `rows` for M and `vectors` for V.
 #[inline(always)]
 pub(super) unsafe fn any_tile<S: Simd, E: Real>(rows: usize, vectors: usize, t: Tile<E>) {
     let whole = t.last == <E::Vector<S> as Vector>::LANES;

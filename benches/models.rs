@@ -46,7 +46,9 @@ fn policy(c: &mut Criterion) {
         if batch > 1 {
             let mut adam = Adam::new(1e-4);
             group.bench_function(format!("train step, batch {batch}"), |b| {
-                b.iter(|| model.train_step(black_box(&x), &t, &MSE::default(), &mut adam).expect("a whole batch"));
+                b.iter(|| {
+                    model.train_step(black_box(&x), &t, &MSE::default(), &mut adam).expect("a whole batch")
+                });
             });
         }
     }
@@ -61,7 +63,9 @@ macro_rules! classifier {
             let t: Vec<u32> = (0..$batch).map(|i| i % 10).collect();
             let mut adam = Adam::new(1e-4);
             group.throughput(Throughput::Elements($batch));
-            group.bench_function("forward", |b| b.iter(|| model.forward(black_box(&x)).expect("a whole batch")[0]));
+            group.bench_function("forward", |b| {
+                b.iter(|| model.forward(black_box(&x)).expect("a whole batch")[0])
+            });
             group.bench_function("train step", |b| {
                 let loss = CrossEntropy::default();
                 b.iter(|| model.train_step(black_box(&x), &t, &loss, &mut adam).expect("a whole batch"));

@@ -38,7 +38,9 @@ fn check_alone_finds_every_fault() {
          [dependencies]\nnn = {{ path = {:?}, default-features = false }}\n[workspace]\n",
         root.display().to_string()
     );
-    let write = |name: &str, text: &str| std::fs::write(krate.path().join(name), text).expect("a file can be written");
+    let write = |name: &str, text: &str| {
+        std::fs::write(krate.path().join(name), text).expect("a file can be written")
+    };
     std::fs::create_dir(krate.path().join("src")).expect("a folder can be made");
     write("Cargo.toml", &manifest);
     write("src/lib.rs", MODEL);

@@ -1,6 +1,13 @@
 //! Models that compile, without a warning: names that could meet those of the generated code, every place a
 //! module can stand in, and all of the language.
-#![deny(warnings, missing_docs, unreachable_pub, missing_debug_implementations, clippy::all, clippy::pedantic)]
+#![deny(
+    warnings,
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations,
+    clippy::all,
+    clippy::pedantic
+)]
 
 #[path = "pass/language.rs"]
 mod language;

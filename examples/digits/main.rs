@@ -96,7 +96,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     again.load(&checkpoint)?;
     let (before, after) = (predict(&mut model, &test)?, predict(&mut again, &test)?);
     let same = before.iter().zip(&after).all(|(a, b)| a.to_bits() == b.to_bits());
-    println!("saved {}; read again it predicts {}", checkpoint.display(), if same { "the same bits" } else { "OTHER bits" });
+    println!(
+        "saved {}; read again it predicts {}",
+        checkpoint.display(),
+        if same { "the same bits" } else { "OTHER bits" }
+    );
 
     let curves = options.out.join("curves.png");
     charts(

@@ -50,7 +50,8 @@ struct Options {
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     if !options.data.is_dir() {
-        let text = format!("{} is not there: fetch it with `scripts/get-data.sh mnist`", options.data.display());
+        let text =
+            format!("{} is not there: fetch it with `scripts/get-data.sh mnist`", options.data.display());
         return Err(text.into());
     }
     std::fs::create_dir_all(&options.out)?;

@@ -45,7 +45,9 @@ pub(crate) fn charts(path: &Path, charts: &[Chart<'_>]) -> Result<()> {
         let right = points().map(|p| p.0).fold(1.0, f64::max);
         // A share is shown from its lowest point to 1, anything else from 0 to its highest.
         let lowest = points().map(|p| p.1).fold(1.0, f64::min);
-        let (bottom, top) = if chart.is_share { ((lowest * 20.0).floor() / 20.0, 1.0) } else {
+        let (bottom, top) = if chart.is_share {
+            ((lowest * 20.0).floor() / 20.0, 1.0)
+        } else {
             let top = points().map(|p| p.1).filter(|v| v.is_finite()).fold(0.0, f64::max);
             (0.0, top * 1.05)
         };
@@ -94,7 +96,8 @@ pub(crate) fn tiles(path: &Path, title: &str, size: [usize; 2], tiles: &[Tile<'_
     const SIDE: i32 = 112;
     const HEIGHT: i32 = SIDE + 34;
     let rows = tiles.len().div_ceil(COLUMNS).max(1) as i32;
-    let root = BitMapBackend::new(path, (COLUMNS as u32 * 128 + 16, (rows * HEIGHT + 52) as u32)).into_drawing_area();
+    let root = BitMapBackend::new(path, (COLUMNS as u32 * 128 + 16, (rows * HEIGHT + 52) as u32))
+        .into_drawing_area();
     root.fill(&WHITE)?;
     root.draw(&Text::new(title, (16, 14), ("sans-serif", 20)))?;
     let dot = SIDE / size[0].max(size[1]) as i32;

@@ -3,7 +3,10 @@
 //! A constant of the type itself goes before one of a trait: `At::<L, X>::RULE` is `L`'s if `L` is a layer, and
 //! [`NoLayer`]'s if it is not. So a field that is no layer is reported where it is declared, and nowhere else.
 
-#![allow(missing_docs, reason = "the constants are those of `Layer` and `Params`, and nobody names them by hand")]
+#![allow(
+    missing_docs,
+    reason = "the constants are those of `Layer` and `Params`, and nobody names them by hand"
+)]
 
 use std::fmt::Debug;
 use std::marker::PhantomData;

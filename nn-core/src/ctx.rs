@@ -1,9 +1,9 @@
 use nn_kernels::Device;
 use nn_kernels::ops::Stream;
 
+use crate::Size;
 use crate::dims::{Dims, MAX_LENGTHS};
 use crate::tensors::{Tensor, Tensors};
-use crate::Size;
 
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

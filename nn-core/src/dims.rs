@@ -142,7 +142,9 @@ impl Impossible {
             Self::NotWhole(a, b) => text.num(a).str(" / ").num(b).str(" is not a whole number"),
             Self::Negative(a, b) => text.num(a).str(" - ").num(b).str(" is below zero"),
             Self::Overflow => text.str("the number is too large"),
-            Self::Tag(tag) => text.str("the tag of `UpTo` is ").num(tag as usize).str(", not one of 0, 1, 2 and 3"),
+            Self::Tag(tag) => {
+                text.str("the tag of `UpTo` is ").num(tag as usize).str(", not one of 0, 1, 2 and 3")
+            }
             Self::Bounded => text.str("a bounded dimension can't be computed with"),
         }
     }

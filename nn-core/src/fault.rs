@@ -1,6 +1,6 @@
+use crate::Text;
 use crate::dims::{Dims, Extent};
 use crate::signature::{Kind, Sig};
-use crate::Text;
 
 /// A model that doesn't fit: a message made by the compiler, as data.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +140,10 @@ impl Rule {
                 return Some(Self::cannot_exist(label, why.write(Text::new())));
             }
             if args[i].length.is_some() {
-                return Some(Self::cannot_exist(label, Text::new().str("its arguments can't be bounded dimensions")));
+                return Some(Self::cannot_exist(
+                    label,
+                    Text::new().str("its arguments can't be bounded dimensions"),
+                ));
             }
             i += 1;
         }

@@ -43,7 +43,8 @@ pub use error::Error;
 pub use fault::{Fault, Input, Rule, accept, label, label_with_defaults, one_ids, one_real, two_equal};
 pub use host::Host;
 pub use init::{
-    Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal, Zero,
+    Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal,
+    Zero,
 };
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
 pub use layers::batch_norm::*;
@@ -72,20 +73,22 @@ pub use summary::Summary;
 pub use table::{Parameter, Run, parameters_of};
 pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
 pub use text::Text;
+pub use tree::{Child, Field, Leaf, Node, Role, Stored};
 pub use weights::Weights;
 pub use workspace::Workspace;
-pub use tree::{Child, Field, Leaf, Node, Role, Stored};
 
 /// What the macros' code names. Not for use by hand.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::at::{
-        At, Inert, NoLayer, NoPart, NoSig, NoUses, Part, Runs, SigOf, Unknown, Uses, UsesOf, describe, forward,
-        has_forward, vjp,
+        At, Inert, NoLayer, NoPart, NoSig, NoUses, Part, Runs, SigOf, Unknown, Uses, UsesOf, describe,
+        forward, has_forward, vjp,
     };
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
     pub use crate::glue::{Step, gradient, kept, value};
     pub use crate::size::{largest, sum};
-    pub use crate::tree::{check_declared, check_free, check_possible, check_split, check_used, field, module_rule, within};
+    pub use crate::tree::{
+        check_declared, check_free, check_possible, check_split, check_used, field, module_rule, within,
+    };
     pub use crate::*;
 }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
-use crate::loss::{Targets, Loss, Rows};
+use crate::loss::{Loss, Rows, Targets};
 use crate::optim::Optimizer;
 use crate::summary::Summary;
 use crate::tensors::{State, Tensors, TensorsMut};
@@ -385,6 +385,9 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
 
 impl<M: Declared, D: Device> std::fmt::Debug for Model<M, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Model").field("weights", &self.weights).field("workspace", &self.workspace).finish_non_exhaustive()
+        f.debug_struct("Model")
+            .field("weights", &self.weights)
+            .field("workspace", &self.workspace)
+            .finish_non_exhaustive()
     }
 }

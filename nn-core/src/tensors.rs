@@ -1,9 +1,9 @@
 use nn_kernels::{Device, Memory, Pod, View, ViewMut};
 
+use crate::Size;
 use crate::ctx::Ctx;
 use crate::signature::{Kind, MAX_TENSORS, Sig};
 use crate::tree::Field;
-use crate::Size;
 
 /// One tensor of a batch, to be read.
 pub enum Tensor<'a, D: Device> {

@@ -1,9 +1,9 @@
+use crate::Text;
 use crate::dims::Dims;
 use crate::fault::{Fault, Rule};
 use crate::init::Init;
 use crate::signature::Sig;
 use crate::text::same_str;
-use crate::Text;
 
 /// Parameter tensors start at multiples of this many elements, so that a vector load never straddles two.
 const ALIGN: usize = 16;
@@ -283,7 +283,8 @@ impl Node {
             return Some(Fault::new(target.dims.write(text.str(", but that is "))));
         }
         if own.stored as u8 != target.stored as u8 {
-            let text = text.str("the two lie differently in memory; to reuse an embedding's table take `TiedLinear`");
+            let text = text
+                .str("the two lie differently in memory; to reuse an embedding's table take `TiedLinear`");
             return Some(Fault::new(text));
         }
         None
@@ -387,7 +388,11 @@ pub const fn check_split(given: &Sig, names: usize) -> Option<Fault> {
         return None;
     }
     let text = Text::new().num(names).str(if names == 1 { " name for " } else { " names for " });
-    let text = text.num(given.len()).str(if given.len() == 1 { " value: this gives " } else { " values: this gives " });
+    let text = text.num(given.len()).str(if given.len() == 1 {
+        " value: this gives "
+    } else {
+        " values: this gives "
+    });
     Some(Fault::new(given.write(text)))
 }
 
@@ -405,7 +410,8 @@ pub const fn check_free(label: &Text, tree: &Node) -> Option<Fault> {
 pub const fn check_used(used: Option<&[&str]>, name: &str, label: &Text) -> Option<Fault> {
     match used {
         Some(used) if position(used, name).is_none() && !label.is_empty() => {
-            let text = Text::new().str("`forward` never uses the field `").str(name).str("`: use it, or remove it");
+            let text =
+                Text::new().str("`forward` never uses the field `").str(name).str("`: use it, or remove it");
             Some(Fault::new(text))
         }
         _ => None,

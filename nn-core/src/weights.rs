@@ -36,14 +36,8 @@ impl<M: Declared, D: Device> Weights<M, D> {
         // Before the table: what no machine holds has a table that none holds either.
         let (params, state) = (device.alloc(tree.params())?, device.alloc(tree.state())?);
         let table = parameters(tree, init);
-        let mut weights = Self {
-            params,
-            state,
-            runs: runs(&table, tree.params()),
-            table,
-            device,
-            model: PhantomData,
-        };
+        let mut weights =
+            Self { params, state, runs: runs(&table, tree.params()), table, device, model: PhantomData };
         for i in 0..weights.table.len() {
             let values = weights.table[i].initial(seed);
             weights.write(i, &values);
@@ -178,6 +172,10 @@ impl<M: Declared, D: Device> Weights<M, D> {
 
 impl<M: Declared, D: Device> std::fmt::Debug for Weights<M, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Weights").field("model", &M::LABEL).field("params", &M::TREE.params()).field("state", &M::TREE.state()).finish_non_exhaustive()
+        f.debug_struct("Weights")
+            .field("model", &M::LABEL)
+            .field("params", &M::TREE.params())
+            .field("state", &M::TREE.state())
+            .finish_non_exhaustive()
     }
 }

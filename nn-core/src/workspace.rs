@@ -396,6 +396,10 @@ fn check_lengths(sig: &Sig, lengths: &[usize; MAX_LENGTHS]) -> Result<(), Error>
 
 impl<M: Declared, D: Device> std::fmt::Debug for Workspace<M, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Workspace").field("model", &M::LABEL).field("capacity", &self.capacity).field("bytes", &self.bytes()).finish_non_exhaustive()
+        f.debug_struct("Workspace")
+            .field("model", &M::LABEL)
+            .field("capacity", &self.capacity)
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
     }
 }

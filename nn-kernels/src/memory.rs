@@ -50,7 +50,10 @@ pub trait Memory: Clone + Send + Sync + 'static {
     /// Cuts a view in two. Panics if `at` is out of range.
     fn split<'a, T: Pod>(view: Self::View<'a, T>, at: usize) -> (Self::View<'a, T>, Self::View<'a, T>);
     /// Cuts an exclusive view in two. Panics if `at` is out of range.
-    fn split_mut<'a, T: Pod>(view: Self::ViewMut<'a, T>, at: usize) -> (Self::ViewMut<'a, T>, Self::ViewMut<'a, T>);
+    fn split_mut<'a, T: Pod>(
+        view: Self::ViewMut<'a, T>,
+        at: usize,
+    ) -> (Self::ViewMut<'a, T>, Self::ViewMut<'a, T>);
     /// A shorter-lived exclusive view of the same values.
     fn reborrow<'b, T: Pod>(view: &'b mut Self::ViewMut<'_, T>) -> Self::ViewMut<'b, T>;
     /// A shorter-lived shared view of the same values.

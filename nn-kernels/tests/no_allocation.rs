@@ -92,7 +92,16 @@ impl<D: Device> Step<D> {
             d.conv2d_vjp(&s, of!(a, x), of!(b, w), of!(b, x), dx, dw, db, D::empty_mut());
         }
         d.layer_norm(64, 1e-5, a, None, None, D::reborrow(&mut c), Some(out!(e, N / 32)));
-        d.layer_norm_vjp(64, a, None, D::read(&out!(e, N / 32)), b, Some(D::reborrow(&mut c)), Some(out!(f, 64)), None);
+        d.layer_norm_vjp(
+            64,
+            a,
+            None,
+            D::read(&out!(e, N / 32)),
+            b,
+            Some(D::reborrow(&mut c)),
+            Some(out!(f, 64)),
+            None,
+        );
         d.softmax(64, a, D::reborrow(&mut c));
         let s = BatchNormSpec { batch: 64, channels: 64, area: 64, eps: 1e-5, momentum: 0.1 };
         d.batch_norm_train(&s, a, of!(b, 64), of!(b, 64), D::reborrow(&mut c), out!(e, 128), None);

@@ -184,10 +184,14 @@ impl Arithmetic<'_> {
         let given = self.graph.nodes.iter().enumerate().flat_map(|(k, node)| {
             let rule = self.of_layer(k, "RULE");
             let nth = |i| node.split.map(|_| Literal::usize_unsuffixed(i)).map(|i| quote!(.nth(#i)));
-            node.outputs.iter().enumerate().map(move |(i, value)| {
-                let nth = nth(i);
-                one(*value, quote!(#rule.out #nth))
-            }).collect::<Vec<_>>()
+            node.outputs
+                .iter()
+                .enumerate()
+                .map(move |(i, value)| {
+                    let nth = nth(i);
+                    one(*value, quote!(#rule.out #nth))
+                })
+                .collect::<Vec<_>>()
         });
         inputs.chain(given).collect()
     }
@@ -282,8 +286,10 @@ impl Arithmetic<'_> {
         let keeps = (0..graph.values.len()).map(|value| {
             let name = format_ident!("KEEP_{value}");
             let nodes = || graph.nodes.iter().enumerate();
-            let reads = nodes().filter(|(_, n)| n.inputs.contains(&value)).map(|(k, _)| self.of_layer(k, "KEEPS_X"));
-            let given = nodes().filter(|(_, n)| n.outputs.contains(&value)).map(|(k, _)| self.of_layer(k, "KEEPS_Y"));
+            let reads =
+                nodes().filter(|(_, n)| n.inputs.contains(&value)).map(|(k, _)| self.of_layer(k, "KEEPS_X"));
+            let given =
+                nodes().filter(|(_, n)| n.outputs.contains(&value)).map(|(k, _)| self.of_layer(k, "KEEPS_Y"));
             let kept = or(reads.chain(given).collect());
             quote!(const #name: bool = #kept;)
         });
@@ -301,7 +307,9 @@ impl Arithmetic<'_> {
             let (keep, value) = (format_ident!("KEEP_{v}"), self.value(v));
             quote!(<#value as __nn::Signature>::SIG.size().when(Self::#keep))
         });
-        let each = |constant: &str| -> Vec<_> { (0..graph.nodes.len()).map(|k| self.of_layer(k, constant)).collect() };
+        let each = |constant: &str| -> Vec<_> {
+            (0..graph.nodes.len()).map(|k| self.of_layer(k, constant)).collect()
+        };
         let (saved, scratch, vjp_scratch) = (each("SAVED"), each("SCRATCH"), each("VJP_SCRATCH"));
         quote! {
             impl #params __nn_Plan #args {
@@ -342,7 +350,8 @@ impl Arithmetic<'_> {
             };
             quote!(#fits #free)
         });
-        let splits = self.splits().filter_map(|(node, fault)| Some(check(node.split?, "accept", quote!(&#fault))));
+        let splits =
+            self.splits().filter_map(|(node, fault)| Some(check(node.split?, "accept", quote!(&#fault))));
         let label = self.of_plan(&format_ident!("LABEL"));
         let label = quote!(&#label);
         let possible = self.graph.inputs.iter().map(|input| {

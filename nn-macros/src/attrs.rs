@@ -36,7 +36,8 @@ impl FieldAttrs {
             } else if attr.path().is_ident("tied") {
                 match &attr.meta {
                     Meta::NameValue(syn::MetaNameValue {
-                        value: Expr::Lit(ExprLit { lit: Lit::Str(path), .. }), ..
+                        value: Expr::Lit(ExprLit { lit: Lit::Str(path), .. }),
+                        ..
                     }) => all.tied = Some(path.clone()),
                     _ => errors.at(attr, "write `#[tied = \"tok.weight\"]`, with the path of a parameter"),
                 }

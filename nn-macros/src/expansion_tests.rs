@@ -39,7 +39,10 @@ fn expanded(source: &str) -> String {
 
 fn golden(name: &str) {
     let source = std::fs::read_to_string(folder().join(format!("{name}.rs"))).expect("the input is there");
-    let found = format!("// What the macros make of {name}.rs. Written by `NN_BLESS=1 cargo test -p nn-macros`.\n\n{}", expanded(&source));
+    let found = format!(
+        "// What the macros make of {name}.rs. Written by `NN_BLESS=1 cargo test -p nn-macros`.\n\n{}",
+        expanded(&source)
+    );
     let path = folder().join(format!("{name}.expanded.rs"));
     if std::env::var_os("NN_BLESS").is_some() {
         std::fs::write(&path, found).expect("the expansion can be written");

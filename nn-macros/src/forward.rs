@@ -21,7 +21,10 @@ pub(crate) fn expand(args: TokenStream, item: ItemImpl) -> TokenStream {
     for part in &item.items {
         match part {
             ImplItem::Fn(f) if f.sig.ident == "forward" && found.is_none() => found = Some(f),
-            other => errors.at(other, "this impl holds `fn forward` alone; other methods go in an impl without `#[module]`"),
+            other => errors.at(
+                other,
+                "this impl holds `fn forward` alone; other methods go in an impl without `#[module]`",
+            ),
         }
     }
     let Some(f) = found else {
@@ -35,12 +38,16 @@ pub(crate) fn expand(args: TokenStream, item: ItemImpl) -> TokenStream {
         errors.at(&f.sig.generics, "`forward` has no parameters of its own: those of the impl are enough");
     }
     if let Some(clause) = &f.sig.generics.where_clause {
-        errors.at(clause, "`forward` needs no where-clause: its shapes are checked where the module is made concrete");
+        errors.at(
+            clause,
+            "`forward` needs no where-clause: its shapes are checked where the module is made concrete",
+        );
     }
     for attr in f.attrs.iter().filter(|a| !a.path().is_ident("doc")) {
         errors.at(attr, "`forward` takes no attributes but documentation");
     }
-    let (constness, asyncness, unsafety, abi) = (&f.sig.constness, &f.sig.asyncness, &f.sig.unsafety, &f.sig.abi);
+    let (constness, asyncness, unsafety, abi) =
+        (&f.sig.constness, &f.sig.asyncness, &f.sig.unsafety, &f.sig.abi);
     let qualifiers = quote!(#constness #asyncness #unsafety #abi);
     if !qualifiers.is_empty() {
         errors.at(qualifiers, "`forward` is a plain `fn`");
@@ -48,7 +55,8 @@ pub(crate) fn expand(args: TokenStream, item: ItemImpl) -> TokenStream {
     let mut reader = Reader::new(&consts, errors);
     let mut params = f.sig.inputs.iter().peekable();
     match params.next_if(|p| matches!(p, FnArg::Receiver(_))) {
-        Some(FnArg::Receiver(r)) if r.reference.is_some() && r.mutability.is_none() && r.colon_token.is_none() => {}
+        Some(FnArg::Receiver(r))
+            if r.reference.is_some() && r.mutability.is_none() && r.colon_token.is_none() => {}
         Some(other) => reader.errors.at(other, "`forward` takes `&self` first"),
         None => reader.errors.at(&f.sig.ident, "`forward` takes `&self` first"),
     }

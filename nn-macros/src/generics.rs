@@ -7,7 +7,8 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Expr, ExprLit, ExprUnary, GenericArgument, GenericParam, Generics, Ident, Lit, PathArguments, Token, Type, UnOp,
+    Expr, ExprLit, ExprUnary, GenericArgument, GenericParam, Generics, Ident, Lit, PathArguments, Token,
+    Type, UnOp,
 };
 
 use crate::errors::Errors;
@@ -44,7 +45,10 @@ impl Consts {
             }
         }
         if let Some(clause) = &generics.where_clause {
-            errors.at(clause, "a module needs no where-clause: its shapes are checked where it is made concrete");
+            errors.at(
+                clause,
+                "a module needs no where-clause: its shapes are checked where it is made concrete",
+            );
         }
         Self::of(names)
     }
@@ -79,7 +83,11 @@ impl Consts {
     /// `(PhantomData<(S, D)>)`, or nothing: what a struct over the parameters holds.
     pub(crate) fn held(&self) -> TokenStream {
         let names = &self.names;
-        if names.is_empty() { TokenStream::new() } else { quote!((::core::marker::PhantomData<(#(#names,)*)>)) }
+        if names.is_empty() {
+            TokenStream::new()
+        } else {
+            quote!((::core::marker::PhantomData<(#(#names,)*)>))
+        }
     }
 
     /// Names the `T!` that was read, which would else count as an unused import; it is no longer needed then.
@@ -141,12 +149,18 @@ impl Consts {
 
     /// What `forward` takes or gives, likewise.
     pub(crate) fn signature(&self, ty: &Type, errors: &mut Errors) -> TokenStream {
-        self.rewrite(ty, "write `T![64, 10]` for a tensor, `Ids<T![64]>` for indices, and tuples of them", errors)
+        self.rewrite(
+            ty,
+            "write `T![64, 10]` for a tensor, `Ids<T![64]>` for indices, and tuples of them",
+            errors,
+        )
     }
 
     fn rewrite(&self, ty: &Type, else_say: &str, errors: &mut Errors) -> TokenStream {
         match ty {
-            Type::Macro(mac) if mac.mac.path.segments.last().is_some_and(|s| s.ident == "T" || s.ident == CHAIN) => {
+            Type::Macro(mac)
+                if mac.mac.path.segments.last().is_some_and(|s| s.ident == "T" || s.ident == CHAIN) =>
+            {
                 if !mac.mac.path.is_ident(CHAIN) {
                     *self.shape_macro.borrow_mut() = Some(mac.mac.path.clone());
                 }
@@ -157,7 +171,10 @@ impl Consts {
                     }
                     Ok(axes) => axes.shape(self, mac.span(), errors),
                     Err(_) => {
-                        errors.at(mac, "the axes of a tensor are numbers: `T![64, 10]`, or bounds: `T![..512, 384]`");
+                        errors.at(
+                            mac,
+                            "the axes of a tensor are numbers: `T![64, 10]`, or bounds: `T![..512, 384]`",
+                        );
                         quote!(::nn::__private::Unknown)
                     }
                 }
@@ -228,11 +245,7 @@ impl Consts {
                 }
             }
         }
-        if rebinds {
-            quote_spanned!(span=> <#ty as ::nn::Rebind<(#(#bound,)*)>>::To)
-        } else {
-            quote!(#ty)
-        }
+        if rebinds { quote_spanned!(span=> <#ty as ::nn::Rebind<(#(#bound,)*)>>::To) } else { quote!(#ty) }
     }
 }
 

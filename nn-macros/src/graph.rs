@@ -53,7 +53,13 @@ impl Graph {
         self.values.len() - 1
     }
 
-    pub(crate) fn node(&mut self, callee: Callee, span: (Span, Span), inputs: Vec<ValueId>, from: &str) -> ValueId {
+    pub(crate) fn node(
+        &mut self,
+        callee: Callee,
+        span: (Span, Span),
+        inputs: Vec<ValueId>,
+        from: &str,
+    ) -> ValueId {
         let out = self.value(from);
         self.nodes.push(Node { callee, span, inputs, outputs: vec![out], split: None });
         out
@@ -76,13 +82,21 @@ const LANGUAGE: &str = "`forward` is made of `let`, `self.field(value, ..)`, lay
 /// What is wrong with an expression that is none of these.
 fn reason(expr: &Expr) -> &'static str {
     match expr {
-        Expr::If(_) | Expr::Match(_) | Expr::Let(_) => "every sample takes the same way through a model: there is no choice in it",
-        Expr::ForLoop(_) | Expr::While(_) | Expr::Loop(_) => "there are no loops in a model: `Repeat<Block, 6>` is one block after another",
-        Expr::Break(_) | Expr::Continue(_) | Expr::Return(_) | Expr::Try(_) => "`forward` has one end, its last expression",
+        Expr::If(_) | Expr::Match(_) | Expr::Let(_) => {
+            "every sample takes the same way through a model: there is no choice in it"
+        }
+        Expr::ForLoop(_) | Expr::While(_) | Expr::Loop(_) => {
+            "there are no loops in a model: `Repeat<Block, 6>` is one block after another"
+        }
+        Expr::Break(_) | Expr::Continue(_) | Expr::Return(_) | Expr::Try(_) => {
+            "`forward` has one end, its last expression"
+        }
         Expr::Closure(_) => "a closure is no layer",
         Expr::Macro(_) => "a macro is no layer",
         Expr::MethodCall(_) => "a value has no methods: a layer is called with it, as in `ReLU(x)`",
-        Expr::Index(_) | Expr::Range(_) => "a value is not indexed: `Slice::<AXIS, FROM, TO>(x)` takes a part of it",
+        Expr::Index(_) | Expr::Range(_) => {
+            "a value is not indexed: `Slice::<AXIS, FROM, TO>(x)` takes a part of it"
+        }
         Expr::Field(_) => "a value has no fields: `let (a, b) = ..;` takes a tuple apart",
         Expr::Lit(_) => "a number is no value: it stands beside one, as in `x * 0.5`",
         Expr::Assign(_) => "a value does not change: bind the new one, as in `let h = h + x;`",
@@ -131,7 +145,9 @@ impl<'a> Reader<'a> {
                 self.bind(&id.ident, vec![value]);
             }
             Pat::Wild(_) => {}
-            other => self.errors.at(other, "a parameter of `forward` is a name; several values are several parameters"),
+            other => self
+                .errors
+                .at(other, "a parameter of `forward` is a name; several values are several parameters"),
         }
     }
 
@@ -156,7 +172,9 @@ impl<'a> Reader<'a> {
                 Stmt::Macro(mac) => {
                     self.errors.at(mac, format!("a macro is no layer\n{LANGUAGE}"));
                 }
-                Stmt::Item(item) => self.errors.at(item, format!("items stand outside of `forward`\n{LANGUAGE}")),
+                Stmt::Item(item) => {
+                    self.errors.at(item, format!("items stand outside of `forward`\n{LANGUAGE}"))
+                }
             }
         }
         match last {
@@ -346,7 +364,8 @@ impl<'a> Reader<'a> {
             Expr::Call(call) => match &*call.func {
                 Expr::Path(path) => {
                     let inputs: Vec<_> = call.args.iter().flat_map(|a| self.values(a)).collect();
-                    let ty = syn::Type::Path(syn::TypePath { qself: path.qself.clone(), path: path.path.clone() });
+                    let ty =
+                        syn::Type::Path(syn::TypePath { qself: path.qself.clone(), path: path.path.clone() });
                     let ty = self.consts.layer(&ty, &mut self.errors);
                     if inputs.is_empty() {
                         self.errors.at(expr, "a layer that is called by its type takes a value: `ReLU(x)`");
@@ -364,7 +383,9 @@ impl<'a> Reader<'a> {
                         Expr::Field(field) if matches!(field.member, syn::Member::Unnamed(_)) => {
                             self.errors.at(field, "a module's layers have names: `self.fc1(x)`");
                         }
-                        Expr::Field(_) => self.errors.at(other, "a field is called without parentheses around it: `self.fc1(x)`"),
+                        Expr::Field(_) => self
+                            .errors
+                            .at(other, "a field is called without parentheses around it: `self.fc1(x)`"),
                         _ => {
                             self.refuse(other);
                         }
@@ -381,7 +402,10 @@ impl<'a> Reader<'a> {
                         vec![self.graph.node(Callee::Path(layer), ends(unary), vec![x], "-")]
                     }
                     Operand::Number { .. } => {
-                        self.errors.at(unary, "a number stands beside a value, its sign in the operator: `x - 0.5`, `x * 0.5`");
+                        self.errors.at(
+                            unary,
+                            "a number stands beside a value, its sign in the operator: `x - 0.5`, `x * 0.5`",
+                        );
                         vec![self.graph.value("")]
                     }
                 }

@@ -10,7 +10,10 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
     let mut errors = Errors::default();
     no_args(args, &mut errors);
     if !matches!(item.fields, Fields::Unit) {
-        errors.at(&item.fields, "a layer holds nothing: its parameters are in the model's arena; write `struct Name<…>;`");
+        errors.at(
+            &item.fields,
+            "a layer holds nothing: its parameters are in the model's arena; write `struct Name<…>;`",
+        );
     }
     let (vis, name, attrs) = (&item.vis, &item.ident, &item.attrs);
     let label = name.to_string();

@@ -19,17 +19,54 @@ impl Random {
 }
 
 fn count(tokens: &TokenStream) -> usize {
-    tokens.clone().into_iter().map(|tree| 1 + if let TokenTree::Group(g) = tree { count(&g.stream()) } else { 0 }).sum()
+    tokens
+        .clone()
+        .into_iter()
+        .map(|tree| 1 + if let TokenTree::Group(g) = tree { count(&g.stream()) } else { 0 })
+        .sum()
 }
 
 fn words() -> Vec<TokenStream> {
     vec![
-        quote!(self), quote!(..), quote!(<), quote!(>), quote!(::), quote!(#), quote!(!), quote!(=), quote!(,),
-        quote!(;), quote!(mut), quote!(_), quote!(r#type), quote!('a), quote!("text"), quote!(1e999), quote!(-1.5),
-        quote!(0xff_u8), quote!(()), quote!([]), quote!({}), quote!(T![..]), quote!(T![1, 2, 3, 4, 5, 6, 7]),
-        quote!(Linear<{ 4 * D }, 8>), quote!(&), quote!(*), quote!(self.fc), quote!(dyn Fn()), quote!(impl Copy),
-        quote!(const N: usize), quote!(where D: Copy), quote!(|x| x), quote!(#[tied = 3]), quote!(#[init()]),
-        quote!(#[cfg(any())]), quote!(99999999999999999999999999), quote!(fn), quote!(if x { y } else { z }), quote!(..=),
+        quote!(self),
+        quote!(..),
+        quote!(<),
+        quote!(>),
+        quote!(::),
+        quote!(#),
+        quote!(!),
+        quote!(=),
+        quote!(,),
+        quote!(;),
+        quote!(mut),
+        quote!(_),
+        quote!(r#type),
+        quote!('a),
+        quote!("text"),
+        quote!(1e999),
+        quote!(-1.5),
+        quote!(0xff_u8),
+        quote!(()),
+        quote!([]),
+        quote!({}),
+        quote!(T![..]),
+        quote!(T![1, 2, 3, 4, 5, 6, 7]),
+        quote!(Linear<{ 4 * D }, 8>),
+        quote!(&),
+        quote!(*),
+        quote!(self.fc),
+        quote!(dyn Fn()),
+        quote!(impl Copy),
+        quote!(const N: usize),
+        quote!(where D: Copy),
+        quote!(|x| x),
+        quote!(#[tied = 3]),
+        quote!(#[init()]),
+        quote!(#[cfg(any())]),
+        quote!(99999999999999999999999999),
+        quote!(fn),
+        quote!(if x { y } else { z }),
+        quote!(..=),
         TokenStream::from(TokenTree::Group(Group::new(Delimiter::None, quote!(x + 1)))),
         TokenStream::from(TokenTree::Literal(Literal::f64_unsuffixed(1e300))),
     ]
@@ -115,8 +152,15 @@ fn a_module_of_anything_is_rust() {
                 }
             }
         },
-        quote!(pub type Tiny = Gpt<64, 384, 6>;),
-        quote!(enum Net { A(u8), B { x: f32 } }),
+        quote!(
+            pub type Tiny = Gpt<64, 384, 6>;
+        ),
+        quote!(
+            enum Net {
+                A(u8),
+                B { x: f32 },
+            }
+        ),
     ];
     try_all(&seeds, |item| expand::module(TokenStream::new(), item));
     try_all(&seeds, |item| expand::module(quote!(shared = 1), item));
@@ -124,6 +168,8 @@ fn a_module_of_anything_is_rust() {
 
 #[test]
 fn a_layer_of_anything_is_rust() {
-    let seeds = [quote!(pub struct Linear<const IN: usize, const OUT: usize = 1, ACT: Activation = Identity>;)];
+    let seeds = [quote!(
+        pub struct Linear<const IN: usize, const OUT: usize = 1, ACT: Activation = Identity>;
+    )];
     try_all(&seeds, |item| expand::layer(TokenStream::new(), item));
 }

@@ -9,7 +9,13 @@ use crate::plan::{self, Write};
 /// The two passes.
 impl Arithmetic<'_> {
     /// Splits `whole` into one variable a value.
-    fn parts(&self, whole: &Ident, prefix: &str, mutable: Option<Token![mut]>, values: &[ValueId]) -> TokenStream {
+    fn parts(
+        &self,
+        whole: &Ident,
+        prefix: &str,
+        mutable: Option<Token![mut]>,
+        values: &[ValueId],
+    ) -> TokenStream {
         if let [one] = values {
             let name = format_ident!("{prefix}{one}");
             return quote!(let #mutable #name = #whole;);
@@ -21,7 +27,12 @@ impl Arithmetic<'_> {
         quote!(#(#splits)* let _ = #whole;)
     }
 
-    fn joined(&self, values: &[ValueId], one: impl Fn(ValueId) -> TokenStream, none: TokenStream) -> TokenStream {
+    fn joined(
+        &self,
+        values: &[ValueId],
+        one: impl Fn(ValueId) -> TokenStream,
+        none: TokenStream,
+    ) -> TokenStream {
         let Some((first, rest)) = values.split_first() else { return none };
         let (first, rest) = (one(*first), rest.iter().map(|v| one(*v)));
         quote!(#first #(.join(#rest))*)
@@ -44,8 +55,14 @@ impl Arithmetic<'_> {
                 let slot = format_ident!("slot{}", slots.of[v]);
                 quote!(let mut #name = __nn::value::<__nn_D, #marker>(cx, #keep, &mut saved, &mut #slot);)
             });
-            let read = |v: ValueId| { let name = format_ident!("v{v}"); quote!(#name.shorten()) };
-            let write = |v: ValueId| { let name = format_ident!("y{v}"); quote!(#name.reborrow()) };
+            let read = |v: ValueId| {
+                let name = format_ident!("v{v}");
+                quote!(#name.shorten())
+            };
+            let write = |v: ValueId| {
+                let name = format_ident!("y{v}");
+                quote!(#name.reborrow())
+            };
             let input = self.joined(&node.inputs, read, quote!(__nn::Tensors::EMPTY));
             let output = self.joined(&node.outputs, write, quote!(__nn::TensorsMut::empty()));
             let done = node.outputs.iter().map(|v| {
@@ -130,13 +147,16 @@ impl Arithmetic<'_> {
                     Write::First => {
                         if let Some(slot) = back.slots.of.get(value) {
                             let slot = format_ident!("slot{slot}");
-                            buffers.extend(quote!(let mut #g = __nn::gradient::<__nn_D, #marker>(cx, &mut #slot);));
+                            buffers.extend(
+                                quote!(let mut #g = __nn::gradient::<__nn_D, #marker>(cx, &mut #slot);),
+                            );
                         }
                         gradients.push(quote!(#g.reborrow()));
                     }
                     Write::Add(slot) => {
                         let (t, slot) = (format_ident!("t{i}"), format_ident!("slot{slot}"));
-                        buffers.extend(quote!(let mut #t = __nn::gradient::<__nn_D, #marker>(cx, &mut #slot);));
+                        buffers
+                            .extend(quote!(let mut #t = __nn::gradient::<__nn_D, #marker>(cx, &mut #slot);));
                         sums.extend(quote!(#g.add(cx, #t.read()); ::core::mem::drop(#t);));
                         gradients.push(quote!(#t.reborrow()));
                     }
@@ -146,7 +166,10 @@ impl Arithmetic<'_> {
                 Some((first, rest)) => quote!(#first #(.join(#rest))*),
                 None => quote!(__nn::TensorsMut::empty()),
             };
-            let read = |v: ValueId| { let name = format_ident!("v{v}"); quote!(#name.shorten()) };
+            let read = |v: ValueId| {
+                let name = format_ident!("v{v}");
+                quote!(#name.shorten())
+            };
             let (x, y) = (
                 self.joined(&node.inputs, read, quote!(__nn::Tensors::EMPTY)),
                 self.joined(&node.outputs, read, quote!(__nn::Tensors::EMPTY)),

@@ -145,7 +145,8 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
             Some(name) => {
                 let key = name.to_string().trim_start_matches("r#").to_owned();
                 if !attrs.others.iter().any(|a| a.path().is_ident("doc")) {
-                    let note = format!("`{}`", link.ty.to_token_stream()).replace(" <", "<").replace("< ", "<");
+                    let note =
+                        format!("`{}`", link.ty.to_token_stream()).replace(" <", "<").replace("< ", "<");
                     let note = note.replace(" >", ">").replace(" ,", ",");
                     attrs.others.push(syn::parse_quote!(#[doc = #note]));
                 }
@@ -184,7 +185,8 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
     };
     let structure = structure.expand(&mut errors);
     let arithmetic = if errors.is_empty() {
-        Arithmetic { names: &names, consts: &consts, graph: &graph, gives, gives_span, all_used: false }.expand()
+        Arithmetic { names: &names, consts: &consts, graph: &graph, gives, gives_span, all_used: false }
+            .expand()
     } else {
         inert(&names, &consts)
     };

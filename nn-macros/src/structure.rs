@@ -66,7 +66,9 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
             }
         }
         Fields::Unit => {}
-        Fields::Unnamed(other) => errors.at(other, "a module's layers have names: `struct Net { fc1: Linear<784, 64> }`"),
+        Fields::Unnamed(other) => {
+            errors.at(other, "a module's layers have names: `struct Net { fc1: Linear<784, 64> }`")
+        }
     }
     let structure = Structure {
         attrs: item.attrs,
@@ -119,7 +121,9 @@ impl Structure<'_> {
         let held = quote!(::core::marker::PhantomData<(#(#dims,)*)>);
         let marker = generic.then(|| quote!(__nn_dims: #held,));
         let marker_value = generic.then(|| quote!(__nn_dims: ::core::marker::PhantomData,));
-        let alias = generic.then(|| quote!(#(#attrs)* #vis type #name<#(const #dims: usize),*> = #own<#(::nn::C<#dims>),*>;));
+        let alias = generic.then(
+            || quote!(#(#attrs)* #vis type #name<#(const #dims: usize),*> = #own<#(::nn::C<#dims>),*>;),
+        );
         let rebind = generic.then(|| {
             let new: Vec<_> = dims.iter().map(|d| format_ident!("__nn_{d}")).collect();
             let new_types: Vec<_> = new.iter().zip(dims).map(|(n, d)| quote!(<#n as __nn::Arg<#d>>::To)).collect();

@@ -2,8 +2,8 @@
 
 use super::output;
 use nn::{
-    Add, Concat, Embedding, Flatten, Ids, LayerNorm, Linear, LinearOf, MaxPool2D, Model, Param, ReLU, Repeat, Residual,
-    T, TiedLinear, Zero, module, sequential,
+    Add, Concat, Embedding, Flatten, Ids, LayerNorm, Linear, LinearOf, MaxPool2D, Model, Param, ReLU, Repeat,
+    Residual, T, TiedLinear, Zero, module, sequential,
 };
 use typenum::{Prod, U2, U3, U4};
 

@@ -28,7 +28,15 @@ enum Term {
 
 /// out[c] = the sum of the term over channel `first + c`.
 #[inline(always)]
-fn sums<S: Simd, E: Real>(s: BatchNormSpec, term: Term, first: usize, m: &[f64], x: &[E], g: &[E], out: &mut [f64]) {
+fn sums<S: Simd, E: Real>(
+    s: BatchNormSpec,
+    term: Term,
+    first: usize,
+    m: &[f64],
+    x: &[E],
+    g: &[E],
+    out: &mut [f64],
+) {
     match term {
         Term::X => sums_of(s, first, m, x, x, out, |_, x, _| x),
         Term::Square => sums_of(s, first, m, x, x, out, |m, x, _| (x - m) * (x - m)),
@@ -68,7 +76,8 @@ fn sums_of<E: Real>(
 /// out = p·a + q·(b − m) + r for each channel's own m, p, q and r.
 #[inline(always)]
 fn combine<S: Simd, E: Real>(area: usize, [m, p, q, r]: [&[f64]; 4], a: &[E], b: &[E], out: &mut [E]) {
-    let f = |m: f64, p: f64, q: f64, r: f64, a: E, b: E| E::from_f64(p * a.to_f64() + q * (b.to_f64() - m) + r);
+    let f =
+        |m: f64, p: f64, q: f64, r: f64, a: E, b: E| E::from_f64(p * a.to_f64() + q * (b.to_f64() - m) + r);
     let sample = m.len() * area;
     let samples = a.chunks_exact(sample).zip(b.chunks_exact(sample)).zip(out.chunks_exact_mut(sample));
     for ((a, b), out) in samples {
@@ -88,7 +97,15 @@ fn combine<S: Simd, E: Real>(area: usize, [m, p, q, r]: [&[f64]; 4], a: &[E], b:
     }
 }
 
-fn all_sums<E: Real>(isa: Available, s: &BatchNormSpec, term: Term, m: &[f64], x: &[E], g: &[E], out: &mut [f64]) {
+fn all_sums<E: Real>(
+    isa: Available,
+    s: &BatchNormSpec,
+    term: Term,
+    m: &[f64],
+    x: &[E],
+    g: &[E],
+    out: &mut [f64],
+) {
     let s = *s;
     par::split(s.channels, rows_per_task(s.batch * s.area), (m, out), &|first, (m, out)| {
         run::sums(isa, s, term, first, m, x, g, out)
@@ -98,17 +115,27 @@ fn all_sums<E: Real>(isa: Available, s: &BatchNormSpec, term: Term, m: &[f64], x
 fn combine_all<E: Real>(isa: Available, s: &BatchNormSpec, c: [&[f64]; 4], a: &[E], b: &[E], out: &mut [E]) {
     let (area, sample) = (s.area, s.channels * s.area);
     let views = (Rows(a, sample), Rows(b, sample), Rows(out, sample));
-    par::split(s.batch, rows_per_task(sample), views, &|_, (a, b, out)| run::combine(isa, area, c, a.0, b.0, out.0));
+    par::split(s.batch, rows_per_task(sample), views, &|_, (a, b, out)| {
+        run::combine(isa, area, c, a.0, b.0, out.0)
+    });
 }
 
 #[track_caller]
 fn check<E>(s: &BatchNormSpec, values: &[(&str, &[E])], channels: &[(&str, usize, &[E])]) {
     assert!(s.channels > 0 && s.area > 0, "batch_norm: no channels or no area");
     for (name, view) in values {
-        assert_eq!(view.len(), size("batch_norm", &[s.batch, s.channels, s.area]), "batch_norm: {name} is not batch × channels × area");
+        assert_eq!(
+            view.len(),
+            size("batch_norm", &[s.batch, s.channels, s.area]),
+            "batch_norm: {name} is not batch × channels × area"
+        );
     }
     for (name, each, view) in channels {
-        assert_eq!(view.len(), size("batch_norm", &[*each, s.channels]), "batch_norm: {name} is not {each} × channels");
+        assert_eq!(
+            view.len(),
+            size("batch_norm", &[*each, s.channels]),
+            "batch_norm: {name} is not {each} × channels"
+        );
     }
 }
 
@@ -199,7 +226,8 @@ pub(crate) fn vjp<E: Real>(
         let rstd = stats[2 * c + 1].to_f64();
         let scale = gamma[c].to_f64() * rstd;
         p[c] = scale;
-        (q[c], r[c]) = if constant { (0.0, 0.0) } else { (-scale * rstd * rstd * product[c] / n, -scale * g[c] / n) };
+        (q[c], r[c]) =
+            if constant { (0.0, 0.0) } else { (-scale * rstd * rstd * product[c] / n, -scale * g[c] / n) };
     }
     if let Some(dx) = dx {
         check(s, &[("dx", dx)], &[]);
@@ -232,7 +260,8 @@ mod tests {
         BatchNormSpec { batch, channels, area, eps: 1e-5, momentum: 0.1 }
     }
 
-    const SPECS: [(usize, usize, usize); 6] = [(2, 1, 1), (4, 3, 1), (64, 70, 1), (3, 5, 7), (1, 3, 20), (5, 2, 33)];
+    const SPECS: [(usize, usize, usize); 6] =
+        [(2, 1, 1), (4, 3, 1), (64, 70, 1), (3, 5, 7), (1, 3, 20), (5, 2, 33)];
 
     /// y, and each channel's mean and biased variance.
     fn expected(s: &BatchNormSpec, x: &[f64], gamma: &[f64], beta: &[f64]) -> (Vec<f64>, Vec<(f64, f64)>) {
@@ -261,7 +290,9 @@ mod tests {
     }
 
     fn forward<E: Real>(tolerance: f64) {
-        for (device, (batch, channels, area)) in devices::<E>().into_iter().flat_map(|d| SPECS.map(|s| (d, s))) {
+        for (device, (batch, channels, area)) in
+            devices::<E>().into_iter().flat_map(|d| SPECS.map(|s| (d, s)))
+        {
             let s = spec(batch, channels, area);
             let n = batch * channels * area;
             let (gamma, beta) = (random(2, channels), random(3, channels));
@@ -303,7 +334,9 @@ mod tests {
 
     #[test]
     fn gradients_match_finite_differences_in_training_and_inference() {
-        for (device, (batch, channels, area)) in devices::<f64>().into_iter().flat_map(|d| SPECS.map(|s| (d, s))) {
+        for (device, (batch, channels, area)) in
+            devices::<f64>().into_iter().flat_map(|d| SPECS.map(|s| (d, s)))
+        {
             if batch * channels * area > 200 {
                 continue;
             }
@@ -330,7 +363,9 @@ mod tests {
                 let (mut dx, mut dg, mut db) = (vec![0.0; n], vec![1.0; channels], vec![1.0; channels]);
                 let (gx, gg, gb) = (Some(&mut dx[..]), Some(&mut dg[..]), Some(&mut db[..]));
                 device.batch_norm_vjp(&s, constant, &x, &gamma, &stats, &dy, gx, gg, gb);
-                let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6 * (1.0 + b.abs()));
+                let near = |a: &[f64], b: &[f64]| {
+                    a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6 * (1.0 + b.abs()))
+                };
                 assert!(near(&dx, &gradient(&x, |x| loss(x, &gamma))), "dx {s:?} {constant}");
                 let dgamma: Vec<f64> = gradient(&gamma, |g| loss(&x, g)).iter().map(|g| g + 1.0).collect();
                 assert!(near(&dg, &dgamma), "dgamma {s:?} {constant}");

@@ -61,7 +61,8 @@ fn fold<S: Simd, E: Real>(s: &Conv2dSpec, outputs: Range<usize>, cols: &[E], dx:
             if seen.is_empty() {
                 continue;
             }
-            let to = (channel * h + pixel(s, 0, tap[0], row)) * w + pixel(s, 1, tap[1], seen.start - row * ow);
+            let to =
+                (channel * h + pixel(s, 0, tap[0], row)) * w + pixel(s, 1, tap[1], seen.start - row * ow);
             let g = &g[seen.start - outputs.start..seen.end - outputs.start];
             if s.stride[1] == 1 {
                 for (dx, g) in dx[to..].iter_mut().zip(g) {
@@ -80,7 +81,8 @@ fn fold<S: Simd, E: Real>(s: &Conv2dSpec, outputs: Range<usize>, cols: &[E], dx:
 #[inline(always)]
 fn channel_sums<S: Simd, E: Real>(channels: usize, area: usize, first: usize, dy: &[E], db: &mut [E]) {
     for (o, db) in db.iter_mut().enumerate() {
-        let images = dy.chunks_exact(channels * area).map(|dy| &dy[(first + o) * area..(first + o + 1) * area]);
+        let images =
+            dy.chunks_exact(channels * area).map(|dy| &dy[(first + o) * area..(first + o + 1) * area]);
         *db += E::from_f64(images.map(|dy| super::reduce::sum(dy, |g| g)).sum());
     }
 }
@@ -145,7 +147,15 @@ impl Group {
 }
 
 impl<E: Real> Kernels<E> {
-    pub(crate) fn conv2d(&self, s: &Conv2dSpec, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E], _scratch: &mut [E]) {
+    pub(crate) fn conv2d(
+        &self,
+        s: &Conv2dSpec,
+        x: &[E],
+        w: &[E],
+        b: Option<&[E]>,
+        y: &mut [E],
+        _scratch: &mut [E],
+    ) {
         check("conv2d", s, x, w, y.len());
         b.inspect(|b| assert_eq!(b.len(), s.out_channels, "conv2d: the bias is not out_channels"));
         if y.is_empty() {
@@ -180,12 +190,17 @@ impl<E: Real> Kernels<E> {
         let threads = if many { Threads::This } else { Threads::All };
         let work = (n.oc * n.outputs).saturating_mul(n.terms);
         let grain = if many { (gemm::WORK / work.max(1)).max(1) } else { pieces };
-        par::split(pieces, grain, (Rows(from, from_len), Rows(to, to_len)), &|first, (from, to): Pieces<'_, E>| {
-            let pieces = from.0.chunks_exact(from_len).zip(to.0.chunks_exact_mut(to_len));
-            for (at, (from, to)) in pieces.enumerate() {
-                f((first + at) % s.groups, threads, from, to);
-            }
-        });
+        par::split(
+            pieces,
+            grain,
+            (Rows(from, from_len), Rows(to, to_len)),
+            &|first, (from, to): Pieces<'_, E>| {
+                let pieces = from.0.chunks_exact(from_len).zip(to.0.chunks_exact_mut(to_len));
+                for (at, (from, to)) in pieces.enumerate() {
+                    f((first + at) % s.groups, threads, from, to);
+                }
+            },
+        );
     }
 
     pub(crate) fn conv2d_vjp(
@@ -262,20 +277,25 @@ impl<E: Real> Kernels<E> {
         let weights = n.oc * n.terms;
         let many = s.groups >= 2 * par::threads();
         let threads = if many { Threads::This } else { Threads::All };
-        par::split(s.groups, if many { 1 } else { s.groups }, Rows(dw, weights), &|first, dw: Rows<&mut [E]>| {
-            for (g, dw) in dw.0.chunks_exact_mut(weights).enumerate() {
-                let g = first + g;
-                let patches = PatchesT(Patches { s, images: s.batch, x: &x[g * n.ic * n.inputs..] });
-                let dy = Outputs {
-                    channels: n.oc,
-                    images: s.batch,
-                    area: n.outputs,
-                    image: s.out_channels * n.outputs,
-                    dy: &dy[g * n.oc * n.outputs..],
-                };
-                gemm::product(isa, threads, &dy, &patches, Start::Add, Unary::Identity, dw, n.terms);
-            }
-        });
+        par::split(
+            s.groups,
+            if many { 1 } else { s.groups },
+            Rows(dw, weights),
+            &|first, dw: Rows<&mut [E]>| {
+                for (g, dw) in dw.0.chunks_exact_mut(weights).enumerate() {
+                    let g = first + g;
+                    let patches = PatchesT(Patches { s, images: s.batch, x: &x[g * n.ic * n.inputs..] });
+                    let dy = Outputs {
+                        channels: n.oc,
+                        images: s.batch,
+                        area: n.outputs,
+                        image: s.out_channels * n.outputs,
+                        dy: &dy[g * n.oc * n.outputs..],
+                    };
+                    gemm::product(isa, threads, &dy, &patches, Start::Add, Unary::Identity, dw, n.terms);
+                }
+            },
+        );
     }
 }
 
@@ -300,7 +320,13 @@ mod tests {
         with(s, [1; 2], [0; 2], [1; 2], 1)
     }
 
-    fn with(s: Conv2dSpec, stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], groups: usize) -> Conv2dSpec {
+    fn with(
+        s: Conv2dSpec,
+        stride: [usize; 2],
+        padding: [usize; 2],
+        dilation: [usize; 2],
+        groups: usize,
+    ) -> Conv2dSpec {
         let output = std::array::from_fn(|a| {
             (s.input[a] + 2 * padding[a]).saturating_sub(dilation[a] * (s.kernel[a] - 1) + 1) / stride[a] + 1
         });

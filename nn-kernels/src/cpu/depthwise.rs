@@ -46,7 +46,14 @@ fn sizes(s: &Conv2dSpec) -> (usize, usize, usize) {
 }
 
 #[inline(always)]
-fn forward_planes<S: Simd, E: Real>(s: &Conv2dSpec, first: usize, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E]) {
+fn forward_planes<S: Simd, E: Real>(
+    s: &Conv2dSpec,
+    first: usize,
+    x: &[E],
+    w: &[E],
+    b: Option<&[E]>,
+    y: &mut [E],
+) {
     let (inputs, outputs, taps) = sizes(s);
     for (plane, (x, y)) in x.chunks_exact(inputs).zip(y.chunks_exact_mut(outputs)).enumerate() {
         let channel = (first + plane) % s.in_channels;
@@ -124,7 +131,14 @@ fn weight_planes<S: Simd, E: Real>(s: &Conv2dSpec, first: usize, x: &[E], dy: &[
     }
 }
 
-pub(crate) fn forward<E: Real>(isa: Available, s: &Conv2dSpec, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E]) {
+pub(crate) fn forward<E: Real>(
+    isa: Available,
+    s: &Conv2dSpec,
+    x: &[E],
+    w: &[E],
+    b: Option<&[E]>,
+    y: &mut [E],
+) {
     let (inputs, outputs, _) = sizes(s);
     let views = (Rows(x, inputs), Rows(y, outputs));
     par::split(s.batch * s.in_channels, grain(s), views, &|first, (x, y)| {

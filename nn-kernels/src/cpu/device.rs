@@ -5,8 +5,8 @@
 
 use super::kernels::Kernels;
 use super::{Cpu, Real, conv, gemm};
-use crate::ops::*;
 use crate::Device;
+use crate::ops::*;
 
 type In<'a, E> = &'a [E];
 type Out<'a, E> = &'a mut [E];

@@ -305,7 +305,9 @@ impl<E: Real> Kernels<E> {
         };
         assert_eq!(known.len(), dx.len(), "unary_vjp: the operand that {f:?} needs and dx differ in length");
         let isa = self.isa;
-        par::split(dx.len(), GRAIN, (known, dy, dx), &|_, (known, dy, dx)| run::unary_slope(isa, f, known, dy, dx));
+        par::split(dx.len(), GRAIN, (known, dy, dx), &|_, (known, dy, dx)| {
+            run::unary_slope(isa, f, known, dy, dx)
+        });
     }
 
     pub(crate) fn binary(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
@@ -314,7 +316,15 @@ impl<E: Real> Kernels<E> {
         self.two_operands(f, a, b, y);
     }
 
-    pub(crate) fn binary_vjp(&self, f: Binary, a: &[E], b: &[E], dy: &[E], da: Option<&mut [E]>, db: Option<&mut [E]>) {
+    pub(crate) fn binary_vjp(
+        &self,
+        f: Binary,
+        a: &[E],
+        b: &[E],
+        dy: &[E],
+        da: Option<&mut [E]>,
+        db: Option<&mut [E]>,
+    ) {
         let operands = matches!(f, Binary::Mul | Binary::Div);
         for (name, operand) in [("a", a), ("b", b)] {
             assert!(
@@ -446,7 +456,9 @@ mod tests {
     fn a_quotient_and_its_gradient_are_rounded_once() {
         fn check<E: Real>() {
             let x: Vec<E> = reals(&random(1, 67));
-            for (device, by) in devices::<E>().into_iter().flat_map(|d| [3.0, 0.1, -7.0, 1e30].map(|by| (d, by))) {
+            for (device, by) in
+                devices::<E>().into_iter().flat_map(|d| [3.0, 0.1, -7.0, 1e30].map(|by| (d, by)))
+            {
                 let f = Unary::Divide { by };
                 let (mut y, mut dx) = (x.clone(), x.clone());
                 device.unary(f, &x, &mut y);
@@ -506,8 +518,12 @@ mod tests {
             let [y, dx] = [y, dx].map(|v| v.iter().map(|v| v.to_f64()).collect::<Vec<_>>());
             assert!(y[4].is_nan(), "{what}");
             let far = match f {
-                Unary::Identity | Unary::Affine { .. } | Unary::Divide { .. } | Unary::Reciprocal { .. } => continue,
-                Unary::Relu | Unary::Silu | Unary::Gelu | Unary::GeluTanh | Unary::Mish => (1e4, 0.0, 1.0, 0.0),
+                Unary::Identity | Unary::Affine { .. } | Unary::Divide { .. } | Unary::Reciprocal { .. } => {
+                    continue;
+                }
+                Unary::Relu | Unary::Silu | Unary::Gelu | Unary::GeluTanh | Unary::Mish => {
+                    (1e4, 0.0, 1.0, 0.0)
+                }
                 Unary::Tanh => (1.0, -1.0, 0.0, 0.0),
                 Unary::Sigmoid => (1.0, 0.0, 0.0, 0.0),
                 Unary::Elu => (1e4, -1.0, 1.0, 0.0),
@@ -536,7 +552,8 @@ mod tests {
                     device.binary(f, a, b, &mut y);
                     y
                 };
-                let loss = |a: &[f64], b: &[f64]| value(a, b).iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
+                let loss =
+                    |a: &[f64], b: &[f64]| value(a, b).iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
                 let expected: Vec<f64> = a
                     .iter()
                     .zip(&b)

@@ -68,7 +68,14 @@ fn permute<S: Simd, E: Real>(loops: Loops, x: &[E], y: &mut [E]) {
 }
 
 #[inline(always)]
-fn rope<S: Simd, E: Real>(s: RopeSpec, inverse: bool, first: usize, frequencies: &[f64], x: &[E], y: &mut [E]) {
+fn rope<S: Simd, E: Real>(
+    s: RopeSpec,
+    inverse: bool,
+    first: usize,
+    frequencies: &[f64],
+    x: &[E],
+    y: &mut [E],
+) {
     let token = s.heads * s.dim;
     let half = s.dim / 2;
     let (gap, step) = if s.interleaved { (1, 2) } else { (half, 1) };
@@ -118,7 +125,11 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn broadcast_rows(&self, rows: usize, x: &[E], y: &mut [E]) {
-        assert_eq!(y.len(), size("broadcast_rows", &[rows, x.len()]), "broadcast_rows: y is not {rows} rows of x");
+        assert_eq!(
+            y.len(),
+            size("broadcast_rows", &[rows, x.len()]),
+            "broadcast_rows: y is not {rows} rows of x"
+        );
         if !x.is_empty() {
             par::split(rows, rows_per_task(x.len()), Rows(y, x.len()), &|_, y: Rows<&mut [E]>| {
                 y.0.chunks_exact_mut(x.len()).for_each(|y| y.copy_from_slice(x));
@@ -139,7 +150,11 @@ impl<E: Real> Kernels<E> {
         s.axes[..s.rank].iter().for_each(|&axis| seen[axis.min(5)] |= axis < s.rank);
         assert!(seen[..s.rank].iter().all(|&seen| seen), "permute: the axes are no reordering");
         let sample = size("permute", &s.dims[..s.rank]);
-        assert_eq!(x.len(), size("permute", &[rows, sample]), "permute: x is not {rows} samples of {sample} values");
+        assert_eq!(
+            x.len(),
+            size("permute", &[rows, sample]),
+            "permute: x is not {rows} samples of {sample} values"
+        );
         assert_eq!(y.len(), x.len(), "permute: x and y differ in length");
         if sample > 0 {
             let (isa, loops) = (self.isa, Loops::new(s));
@@ -154,7 +169,12 @@ impl<E: Real> Kernels<E> {
         assert!(s.seq > 0, "rope: sequences of no tokens");
         assert!(s.offset.checked_add(s.seq).is_some(), "rope: positions from {} on overflow", s.offset);
         let token = size("rope", &[s.heads, s.dim]);
-        assert_eq!(x.len(), size("rope", &[s.rows, token]), "rope: x is not {} tokens of {token} values", s.rows);
+        assert_eq!(
+            x.len(),
+            size("rope", &[s.rows, token]),
+            "rope: x is not {} tokens of {token} values",
+            s.rows
+        );
         assert_eq!(y.len(), x.len(), "rope: x and y differ in length");
         if token == 0 {
             return;
@@ -272,10 +292,13 @@ mod tests {
             let s = RopeSpec { rows: 6, seq: 3, offset: 5, heads: 2, dim: 6, theta: 100.0, interleaved };
             let x = random(1, 6 * 12);
             let mut expected = vec![0.0; 72];
-            for (row, head, j) in (0..6).flat_map(|r| (0..2).flat_map(move |h| (0..3).map(move |j| (r, h, j)))) {
+            for (row, head, j) in
+                (0..6).flat_map(|r| (0..2).flat_map(move |h| (0..3).map(move |j| (r, h, j))))
+            {
                 let angle = (5 + row % 3) as f64 / 100f64.powf(2.0 * j as f64 / 6.0);
                 let base = row * 12 + head * 6;
-                let (a, b) = if interleaved { (base + 2 * j, base + 2 * j + 1) } else { (base + j, base + j + 3) };
+                let (a, b) =
+                    if interleaved { (base + 2 * j, base + 2 * j + 1) } else { (base + j, base + j + 3) };
                 expected[a] = x[a] * angle.cos() - x[b] * angle.sin();
                 expected[b] = x[b] * angle.cos() + x[a] * angle.sin();
             }
@@ -290,7 +313,8 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_bit() {
         let x: Vec<f32> = reals(&random(1, 300 * 512));
-        let s = RopeSpec { rows: 300, seq: 100, offset: 1, heads: 8, dim: 64, theta: 1e4, interleaved: false };
+        let s =
+            RopeSpec { rows: 300, seq: 100, offset: 1, heads: 8, dim: 64, theta: 1e4, interleaved: false };
         let run = |threads| {
             on_threads(threads, || {
                 let device = devices::<f32>().pop().unwrap();

@@ -83,7 +83,8 @@ mod tests {
     use super::*;
     use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
 
-    const ACTS: [Unary; 4] = [Unary::Identity, Unary::Relu, Unary::Gelu, Unary::Affine { scale: 2.0, shift: 0.5 }];
+    const ACTS: [Unary; 4] =
+        [Unary::Identity, Unary::Relu, Unary::Gelu, Unary::Affine { scale: 2.0, shift: 0.5 }];
 
     fn spec(rows: usize, inputs: usize, outputs: usize) -> LinearSpec {
         LinearSpec { rows, inputs, outputs, act: Unary::Identity, transposed: false }
@@ -103,7 +104,8 @@ mod tests {
     fn shapes() -> Vec<LinearSpec> {
         let mut shapes = Vec::new();
         for rows in [1, 2, 3, 5, 6, 7, 13, 33] {
-            for (inputs, outputs) in [(1, 1), (8, 64), (3, 4), (64, 1), (5, 7), (33, 17), (17, 100), (300, 9)] {
+            for (inputs, outputs) in [(1, 1), (8, 64), (3, 4), (64, 1), (5, 7), (33, 17), (17, 100), (300, 9)]
+            {
                 for transposed in [false, true] {
                     shapes.push(LinearSpec { transposed, ..spec(rows, inputs, outputs) });
                 }
@@ -120,14 +122,25 @@ mod tests {
     fn forward_matches<E: Real>(tolerance: f64) {
         for device in devices::<E>() {
             for s in shapes() {
-                let (x, w, b) = (random(1, s.rows * s.inputs), random(2, s.inputs * s.outputs), random(3, s.outputs));
+                let (x, w, b) =
+                    (random(1, s.rows * s.inputs), random(2, s.inputs * s.outputs), random(3, s.outputs));
                 let expected = reference(&s, &x, &w, &b);
                 let mut y = vec![E::from_f64(f64::NAN); expected.len()];
                 device.linear(&s, &reals(&x), &reals(&w), Some(&reals(&b)), &mut y);
-                assert_close(&y, &expected, tolerance * (s.inputs as f64).sqrt(), &format!("{device:?} {s:?}"));
+                assert_close(
+                    &y,
+                    &expected,
+                    tolerance * (s.inputs as f64).sqrt(),
+                    &format!("{device:?} {s:?}"),
+                );
                 device.linear(&s, &reals(&x), &reals(&w), None, &mut y);
                 let expected = reference(&s, &x, &w, &vec![0.0; s.outputs]);
-                assert_close(&y, &expected, tolerance * (s.inputs as f64).sqrt(), &format!("{device:?} {s:?}"));
+                assert_close(
+                    &y,
+                    &expected,
+                    tolerance * (s.inputs as f64).sqrt(),
+                    &format!("{device:?} {s:?}"),
+                );
             }
         }
     }
@@ -141,7 +154,8 @@ mod tests {
     fn vjp_matches<E: Real>(tolerance: f64) {
         for device in devices::<E>() {
             for s in shapes() {
-                let (x, w, b) = (random(1, s.rows * s.inputs), random(2, s.inputs * s.outputs), random(3, s.outputs));
+                let (x, w, b) =
+                    (random(1, s.rows * s.inputs), random(2, s.inputs * s.outputs), random(3, s.outputs));
                 let dy = random(4, s.rows * s.outputs);
                 // dx = dy·Wᵀ and dW = xᵀ·dy are linear layers themselves.
                 let zeros = vec![0.0; s.inputs.max(s.outputs)];
@@ -157,8 +171,9 @@ mod tests {
                         1.0 + (0..s.rows).map(|r| x[r * s.inputs + i] * dy[r * s.outputs + o]).sum::<f64>()
                     })
                     .collect();
-                let db_expected: Vec<f64> =
-                    (0..s.outputs).map(|o| 1.0 + (0..s.rows).map(|r| dy[r * s.outputs + o]).sum::<f64>()).collect();
+                let db_expected: Vec<f64> = (0..s.outputs)
+                    .map(|o| 1.0 + (0..s.rows).map(|r| dy[r * s.outputs + o]).sum::<f64>())
+                    .collect();
                 let mut dx = vec![E::from_f64(f64::NAN); x.len()];
                 let (mut dw, mut db) = (vec![E::ONE; w.len()], vec![E::ONE; b.len()]);
                 device.linear_vjp(
@@ -241,7 +256,11 @@ mod tests {
                         let mut some = vec![0.0; rows * outputs];
                         let first = 100 - rows;
                         device.linear(&LinearSpec { rows, ..s }, &x[first * inputs..], &w, None, &mut some);
-                        assert_eq!(some, batch[first * outputs..], "{device:?} {rows} of {inputs} × {outputs}");
+                        assert_eq!(
+                            some,
+                            batch[first * outputs..],
+                            "{device:?} {rows} of {inputs} × {outputs}"
+                        );
                     }
                 }
             }

@@ -142,12 +142,19 @@ mod tests {
     }
 
     /// −Σ q·log softmax(x) with the smoothed targets q, in the order of the formula.
-    fn reference(classes: usize, smoothing: f64, ignore: Option<u32>, x: &[f64], target: &[u32]) -> (f64, f64) {
+    fn reference(
+        classes: usize,
+        smoothing: f64,
+        ignore: Option<u32>,
+        x: &[f64],
+        target: &[u32],
+    ) -> (f64, f64) {
         let (mut sum, mut count) = (0.0, 0.0);
         for (x, &target) in x.chunks(classes).zip(target).filter(|(_, target)| Some(**target) != ignore) {
             let total: f64 = x.iter().map(|v| v.exp()).sum();
             for (class, v) in x.iter().enumerate() {
-                let q = smoothing / classes as f64 + if class == target as usize { 1.0 - smoothing } else { 0.0 };
+                let q =
+                    smoothing / classes as f64 + if class == target as usize { 1.0 - smoothing } else { 0.0 };
                 sum -= q * (v - total.ln());
             }
             count += 1.0;
@@ -159,10 +166,20 @@ mod tests {
         for (device, classes) in devices::<E>().into_iter().flat_map(|d| [1, 3, 10, 33].map(|c| (d, c))) {
             let x: Vec<f64> = random(1, 5 * classes).iter().map(|x| f64::from((4.0 * x) as f32)).collect();
             let target = [0, classes as u32 - 1, 77, classes as u32 / 2, 0];
-            for (smoothing, reduction) in [(0.0, Reduction::Mean), (0.1, Reduction::Sum), (0.3, Reduction::Mean)] {
+            for (smoothing, reduction) in
+                [(0.0, Reduction::Mean), (0.1, Reduction::Sum), (0.3, Reduction::Mean)]
+            {
                 let mut dx = vec![E::ZERO; x.len()];
                 let loss = device
-                    .cross_entropy(reduction, classes, smoothing, Some(77), &reals(&x), &target, Some(&mut dx))
+                    .cross_entropy(
+                        reduction,
+                        classes,
+                        smoothing,
+                        Some(77),
+                        &reals(&x),
+                        &target,
+                        Some(&mut dx),
+                    )
                     .unwrap();
                 let expected = |x: &[f64]| {
                     let (sum, count) = reference(classes, smoothing, Some(77), x, &target);
@@ -197,7 +214,8 @@ mod tests {
     fn the_first_target_out_of_range_is_the_error_and_nothing_is_written() {
         let mut dx = [9.0; 6];
         let device = devices::<f32>()[0];
-        let loss = device.cross_entropy(Reduction::Sum, 2, 0.0, Some(5), &[0.0; 6], &[5, 2, 3], Some(&mut dx));
+        let loss =
+            device.cross_entropy(Reduction::Sum, 2, 0.0, Some(5), &[0.0; 6], &[5, 2, 3], Some(&mut dx));
         assert_eq!((loss, dx), (Err(2), [9.0; 6]));
     }
 
@@ -209,7 +227,9 @@ mod tests {
             on_threads(threads, || {
                 let device = devices::<f32>().pop().unwrap();
                 let mut dx = x.clone();
-                let loss = device.cross_entropy(Reduction::Mean, 100, 0.1, None, &x, &target, Some(&mut dx)).unwrap();
+                let loss = device
+                    .cross_entropy(Reduction::Mean, 100, 0.1, None, &x, &target, Some(&mut dx))
+                    .unwrap();
                 let mse = device.mse(Reduction::Sum, &x, &dx, None);
                 (loss.to_bits(), mse.to_bits(), dx)
             })

@@ -137,7 +137,8 @@ mod tests {
     /// Every exponent and both signs, a few mantissas each, and a fine grid where the functions live.
     fn sweep(smallest: i32, largest: i32) -> Vec<f64> {
         let step = if cfg!(miri) { 50 } else { 1 };
-        let powers = (smallest..=largest).step_by(step).flat_map(|e| [1.0, 1.1, 1.37, 1.9].map(|m| m * 2f64.powi(e)));
+        let powers =
+            (smallest..=largest).step_by(step).flat_map(|e| [1.0, 1.1, 1.37, 1.9].map(|m| m * 2f64.powi(e)));
         let grid = (0..if cfg!(miri) { 20 } else { 20_000 }).map(|i| f64::from(i) * 0.0057);
         powers.chain(grid).flat_map(|x| [x, -x]).collect()
     }
@@ -177,7 +178,8 @@ mod tests {
     #[test]
     fn exp_of_single_precision_is_right_to_two_last_places() {
         for device in devices::<f32>() {
-            let x: Vec<f32> = sweep(-149, 127).into_iter().map(|x| x as f32).filter(|x| x.abs() < 87.0).collect();
+            let x: Vec<f32> =
+                sweep(-149, 127).into_iter().map(|x| x as f32).filter(|x| x.abs() < 87.0).collect();
             let mut y = vec![[0.0; 5]; x.len()];
             run::all(device.isa, &x, &mut y);
             for (x, y) in x.iter().zip(y) {
@@ -196,7 +198,10 @@ mod tests {
             let y: Vec<_> = y.iter().map(|y| y.map(|y| y.to_f64())).collect();
             assert_eq!(y[0], [1.0, 0.0, 0.0, 0.5, 0.0]);
             assert_eq!(y[1], [1.0, 0.0, 0.0, 0.5, 0.0]);
-            assert!(y[1][2].is_sign_negative() && y[1][4].is_sign_negative(), "odd functions keep the sign of zero");
+            assert!(
+                y[1][2].is_sign_negative() && y[1][4].is_sign_negative(),
+                "odd functions keep the sign of zero"
+            );
             for at in [2, 4] {
                 assert_eq!([y[at][0], y[at][2], y[at][3], y[at][4]], [f64::INFINITY, 1.0, 1.0, 1.0]);
                 assert_eq!(y[at + 1], [0.0, -1.0, -1.0, 0.0, -1.0]);

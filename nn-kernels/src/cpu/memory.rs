@@ -104,7 +104,10 @@ impl<E: Real> Memory for Cpu<E> {
         view.split_at(at)
     }
     #[inline]
-    fn split_mut<'a, T: Pod>(view: Self::ViewMut<'a, T>, at: usize) -> (Self::ViewMut<'a, T>, Self::ViewMut<'a, T>) {
+    fn split_mut<'a, T: Pod>(
+        view: Self::ViewMut<'a, T>,
+        at: usize,
+    ) -> (Self::ViewMut<'a, T>, Self::ViewMut<'a, T>) {
         view.split_at_mut(at)
     }
     #[inline]

@@ -54,13 +54,22 @@ fn affine_row<E: Real>(mean: f64, rstd: f64, x: &[E], gamma: Option<&[E]>, beta:
 
 /// dx = rstd·(g − mean(g)·`centred` − x̂·mean(g·x̂)), with g = dy·γ.
 #[inline(always)]
-fn slope_row<E: Real>(centred: bool, mean: f64, rstd: f64, x: &[E], gamma: Option<&[E]>, dy: &[E], dx: &mut [E]) {
+fn slope_row<E: Real>(
+    centred: bool,
+    mean: f64,
+    rstd: f64,
+    x: &[E],
+    gamma: Option<&[E]>,
+    dy: &[E],
+    dx: &mut [E],
+) {
     let n = x.len() as f64;
     let (sum, product) = match gamma {
         None => (reduce::sum(dy, |g| g), reduce::sum2(x, dy, |x, g| (x - mean) * g)),
-        Some(gamma) => {
-            (reduce::sum2(gamma, dy, |w, g| w * g), reduce::sum3(x, gamma, dy, |x, w, g| (x - mean) * (w * g)))
-        }
+        Some(gamma) => (
+            reduce::sum2(gamma, dy, |w, g| w * g),
+            reduce::sum3(x, gamma, dy, |x, w, g| (x - mean) * (w * g)),
+        ),
     };
     let shift = if centred { sum / n } else { 0.0 };
     let pull = rstd * rstd * product / n;
@@ -163,7 +172,14 @@ fn rms_norm<S: Simd, E: Real>(
 }
 
 #[inline(always)]
-fn rms_norm_dx<S: Simd, E: Real>(cols: usize, x: &[E], gamma: Option<&[E]>, stats: &[E], dy: &[E], dx: &mut [E]) {
+fn rms_norm_dx<S: Simd, E: Real>(
+    cols: usize,
+    x: &[E],
+    gamma: Option<&[E]>,
+    stats: &[E],
+    dy: &[E],
+    dx: &mut [E],
+) {
     let rows = x.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
     for (((x, dy), dx), stat) in rows.zip(stats) {
         slope_row(false, 0.0, stat.to_f64(), x, gamma, dy, dx);
@@ -171,7 +187,14 @@ fn rms_norm_dx<S: Simd, E: Real>(cols: usize, x: &[E], gamma: Option<&[E]>, stat
 }
 
 #[inline(always)]
-fn rms_norm_dgamma<S: Simd, E: Real>(cols: usize, first: usize, x: &[E], stats: &[E], dy: &[E], dgamma: &mut [E]) {
+fn rms_norm_dgamma<S: Simd, E: Real>(
+    cols: usize,
+    first: usize,
+    x: &[E],
+    stats: &[E],
+    dy: &[E],
+    dgamma: &mut [E],
+) {
     reduce::sum_columns(cols, first, x, dy, dgamma, |r| stats[r].to_f64(), |s, x, g| g * (x * s));
 }
 
@@ -197,7 +220,9 @@ impl<E: Real> Kernels<E> {
     /// y[j] += Σ over rows of x, each column in the order of its rows.
     pub(crate) fn add_column_sums(&self, cols: usize, x: &[E], y: &mut [E]) {
         let isa = self.isa;
-        par::split(cols, rows_per_task(x.len() / cols.max(1)), y, &|first, y| run::column_sums(isa, cols, first, x, y));
+        par::split(cols, rows_per_task(x.len() / cols.max(1)), y, &|first, y| {
+            run::column_sums(isa, cols, first, x, y)
+        });
     }
 }
 
@@ -403,7 +428,8 @@ mod tests {
                 device.layer_norm(cols, 1e-5, &reals(&x), Some(&g), Some(&b), &mut y, Some(&mut stats));
                 assert_close(&y, &expected, tolerance, &format!("layer_norm {device:?} {cols}"));
                 let means: Vec<E> = stats.iter().copied().step_by(2).collect();
-                let expected: Vec<f64> = x.chunks(cols).map(|x| x.iter().sum::<f64>() / cols as f64).collect();
+                let expected: Vec<f64> =
+                    x.chunks(cols).map(|x| x.iter().sum::<f64>() / cols as f64).collect();
                 assert_close(&means, &expected, tolerance, "the statistics' means");
                 let expected = normalised(cols, false, &x, &gamma, &vec![0.0; cols]);
                 device.rms_norm(cols, 1e-5, &reals(&x), Some(&g), &mut y, Some(&mut stats[..rows]));
@@ -434,7 +460,8 @@ mod tests {
             let (mut y, mut stats) = (vec![0.0; x.len()], vec![0.0; 2 * rows]);
             let (mut dx, mut dg, mut db) = (vec![0.0; x.len()], vec![1.0; cols], vec![1.0; cols]);
             for centred in [true, false] {
-                let loss = |x: &[f64], gamma: &[f64], beta: &[f64]| dot(&normalised(cols, centred, x, gamma, beta));
+                let loss =
+                    |x: &[f64], gamma: &[f64], beta: &[f64]| dot(&normalised(cols, centred, x, gamma, beta));
                 let zeros = vec![0.0; cols];
                 let beta = if centred { &beta } else { &zeros };
                 if centred {

@@ -107,7 +107,14 @@ mod tests {
             let (mut v, mut velocity) = (vec![f64::NAN; 37], [0.0; 37]);
             for step in 0..3 {
                 let g = random(10 + step, 37);
-                let s = SgdSpec { lr: 0.1, momentum, nesterov, weight_decay: 0.01, grad_scale: 0.5, first: step == 0 };
+                let s = SgdSpec {
+                    lr: 0.1,
+                    momentum,
+                    nesterov,
+                    weight_decay: 0.01,
+                    grad_scale: 0.5,
+                    first: step == 0,
+                };
                 let velocity_given = if momentum == 0.0 { &mut [][..] } else { &mut v[..] };
                 device.sgd(&s, &mut p, &g, velocity_given);
                 for i in 0..37 {

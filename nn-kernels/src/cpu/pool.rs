@@ -219,7 +219,8 @@ mod tests {
 
             let share = 1.0 / (s.kernel[0] * s.kernel[1]) as f64;
             device.avg_pool2d(&s, &x, &mut y);
-            let expected: Vec<f64> = windows.iter().map(|w| w.iter().map(|&i| x[i]).sum::<f64>() * share).collect();
+            let expected: Vec<f64> =
+                windows.iter().map(|w| w.iter().map(|&i| x[i]).sum::<f64>() * share).collect();
             assert_close(&y, &expected, 1e-14, "avg");
             device.avg_pool2d_vjp(&s, &dy, &mut dx);
             let mut expected = vec![0.0; x.len()];
@@ -255,7 +256,8 @@ mod tests {
         let run = |threads| {
             on_threads(threads, || {
                 let device = devices::<f32>().pop().unwrap();
-                let (mut y, mut argmax, mut dx, mut mean) = (vec![0.0; n], vec![0; n], x.clone(), vec![0.0; n]);
+                let (mut y, mut argmax, mut dx, mut mean) =
+                    (vec![0.0; n], vec![0; n], x.clone(), vec![0.0; n]);
                 device.max_pool2d(&s, &x, &mut y, Some(&mut argmax));
                 device.max_pool2d_vjp(&s, &argmax, &y, &mut dx);
                 device.avg_pool2d(&s, &x, &mut mean);

@@ -68,7 +68,9 @@ impl<T: Pod> Deref for Scratch<T> {
 impl<T: Pod> DerefMut for Scratch<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         let len = self.len;
-        self.buffer.as_mut().map_or(&mut [], |buffer| &mut bytemuck::cast_slice_mut(buffer.whole_mut())[..len])
+        self.buffer
+            .as_mut()
+            .map_or(&mut [], |buffer| &mut bytemuck::cast_slice_mut(buffer.whole_mut())[..len])
     }
 }
 

@@ -96,9 +96,11 @@ impl<E: Real> Kernels<E> {
     /// Calls `f` with pieces of rows of `x` and `y`.
     pub(crate) fn by_rows(&self, cols: usize, x: &[E], y: &mut [E], f: impl Fn(&[E], &mut [E]) + Sync) {
         let rows = x.len() / cols;
-        par::split(rows, rows_per_task(cols), (Rows(x, cols), Rows(y, cols)), &|_, (x, y): (Rows<_>, RowsMut<E>)| {
-            f(x.0, y.0)
-        });
+        par::split(rows, rows_per_task(cols), (Rows(x, cols), Rows(y, cols)), &|_,
+                                                                                (x, y): (
+            Rows<_>,
+            RowsMut<E>,
+        )| { f(x.0, y.0) });
     }
 
     /// Calls `f` with pieces of rows of `x`, `dy` and `dx`.
@@ -111,9 +113,12 @@ impl<E: Real> Kernels<E> {
         f: impl Fn(&[E], &[E], &mut [E]) + Sync,
     ) {
         let views = (Rows(x, cols), Rows(dy, cols), Rows(dx, cols));
-        par::split(x.len() / cols, rows_per_task(cols), views, &|_, (x, dy, dx): (Rows<_>, Rows<_>, RowsMut<E>)| {
-            f(x.0, dy.0, dx.0)
-        });
+        par::split(x.len() / cols, rows_per_task(cols), views, &|_,
+                                                                 (x, dy, dx): (
+            Rows<_>,
+            Rows<_>,
+            RowsMut<E>,
+        )| { f(x.0, dy.0, dx.0) });
     }
 }
 
@@ -129,7 +134,8 @@ mod tests {
         fn check<E: Real>(tolerance: f64) {
             for (device, cols) in devices::<E>().into_iter().flat_map(|d| COLS.map(|c| (d, c))) {
                 // Far apart and far out, where an exponential without the maximum overflows.
-                let x: Vec<f64> = random(1, 3 * cols).iter().map(|x| f64::from((x * 20.0 + 1e4) as f32)).collect();
+                let x: Vec<f64> =
+                    random(1, 3 * cols).iter().map(|x| f64::from((x * 20.0 + 1e4) as f32)).collect();
                 let expected: Vec<f64> = x
                     .chunks(cols)
                     .flat_map(|x| {

@@ -29,7 +29,11 @@ pub(crate) fn assert_close<E: Real>(found: &[E], expected: &[f64], tolerance: f6
     let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
     let error = norm(&mut found.iter().zip(expected).map(|(f, e)| f.to_f64() - e));
     let scale = norm(&mut expected.iter().copied());
-    assert!(error <= tolerance * scale.max(1e-30), "{what}: relative error {:e} > {tolerance:e}", error / scale);
+    assert!(
+        error <= tolerance * scale.max(1e-30),
+        "{what}: relative error {:e} > {tolerance:e}",
+        error / scale
+    );
 }
 
 /// The gradient of `f` at x by central differences.

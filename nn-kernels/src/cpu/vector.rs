@@ -277,8 +277,14 @@ mod x86 {
             let r: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(from.add(i * from_row)));
             let mut fours = [_mm256_setzero_ps(); 8];
             for i in 0..2 {
-                let low = [_mm256_unpacklo_ps(r[4 * i], r[4 * i + 1]), _mm256_unpacklo_ps(r[4 * i + 2], r[4 * i + 3])];
-                let high = [_mm256_unpackhi_ps(r[4 * i], r[4 * i + 1]), _mm256_unpackhi_ps(r[4 * i + 2], r[4 * i + 3])];
+                let low = [
+                    _mm256_unpacklo_ps(r[4 * i], r[4 * i + 1]),
+                    _mm256_unpacklo_ps(r[4 * i + 2], r[4 * i + 3]),
+                ];
+                let high = [
+                    _mm256_unpackhi_ps(r[4 * i], r[4 * i + 1]),
+                    _mm256_unpackhi_ps(r[4 * i + 2], r[4 * i + 3]),
+                ];
                 fours[4 * i] = _mm256_shuffle_ps::<0x44>(low[0], low[1]);
                 fours[4 * i + 1] = _mm256_shuffle_ps::<0xEE>(low[0], low[1]);
                 fours[4 * i + 2] = _mm256_shuffle_ps::<0x44>(high[0], high[1]);
@@ -286,7 +292,10 @@ mod x86 {
             }
             for j in 0..4 {
                 _mm256_storeu_ps(to.add(j * to_row), _mm256_permute2f128_ps::<0x20>(fours[j], fours[4 + j]));
-                _mm256_storeu_ps(to.add((4 + j) * to_row), _mm256_permute2f128_ps::<0x31>(fours[j], fours[4 + j]));
+                _mm256_storeu_ps(
+                    to.add((4 + j) * to_row),
+                    _mm256_permute2f128_ps::<0x31>(fours[j], fours[4 + j]),
+                );
             }
         }
     }

@@ -74,7 +74,14 @@ pub trait Elementwise: Memory {
     /// y = f(x).
     fn unary(&self, f: Unary, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// dx = f′(x)·dy. `x` may be empty unless [`Unary::needs_x`], `y` unless [`Unary::needs_y`].
-    fn unary_vjp(&self, f: Unary, x: View<'_, Self>, y: View<'_, Self>, dy: View<'_, Self>, dx: ViewMut<'_, Self>);
+    fn unary_vjp(
+        &self,
+        f: Unary,
+        x: View<'_, Self>,
+        y: View<'_, Self>,
+        dy: View<'_, Self>,
+        dx: ViewMut<'_, Self>,
+    );
     /// y = f(a, b).
     fn binary(&self, f: Binary, a: View<'_, Self>, b: View<'_, Self>, y: ViewMut<'_, Self>);
     /// Gradients of `binary`. `a` and `b` may be empty for `Add` and `Sub`.

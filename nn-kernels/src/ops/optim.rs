@@ -43,7 +43,14 @@ pub trait Optim: Memory {
     /// p ← one step of SGD. `velocity` may be empty when momentum is 0.
     fn sgd(&self, s: &SgdSpec, p: ViewMut<'_, Self>, g: View<'_, Self>, velocity: ViewMut<'_, Self>);
     /// p ← one step of Adam.
-    fn adam(&self, s: &AdamSpec, p: ViewMut<'_, Self>, g: View<'_, Self>, m: ViewMut<'_, Self>, v: ViewMut<'_, Self>);
+    fn adam(
+        &self,
+        s: &AdamSpec,
+        p: ViewMut<'_, Self>,
+        g: View<'_, Self>,
+        m: ViewMut<'_, Self>,
+        v: ViewMut<'_, Self>,
+    );
     /// Σ x², summed in double precision, in an order that does not depend on threads.
     fn sum_of_squares(&self, x: View<'_, Self>) -> f64;
     /// target ← target + tau·(x − target).

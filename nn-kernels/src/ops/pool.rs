@@ -29,7 +29,13 @@ pub trait Pool: Memory {
         argmax: Option<Self::ViewMut<'_, u32>>,
     );
     /// Sends each output's gradient to its maximum.
-    fn max_pool2d_vjp(&self, s: &Pool2dSpec, argmax: Self::View<'_, u32>, dy: View<'_, Self>, dx: ViewMut<'_, Self>);
+    fn max_pool2d_vjp(
+        &self,
+        s: &Pool2dSpec,
+        argmax: Self::View<'_, u32>,
+        dy: View<'_, Self>,
+        dx: ViewMut<'_, Self>,
+    );
     /// y = the window's sum over its full area, padding counted (PyTorch's `count_include_pad`).
     fn avg_pool2d(&self, s: &Pool2dSpec, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// The gradient of [`avg_pool2d`](Self::avg_pool2d).

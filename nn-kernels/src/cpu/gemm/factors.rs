@@ -103,7 +103,13 @@ impl<E: Real> Right<E> for Mat<'_, E> {
 
 /// [`pack_panel`], `width` rows at a time.
 #[inline(always)]
-fn pack_panels<S: Simd, E: Real>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]) {
+fn pack_panels<S: Simd, E: Real>(
+    a: Mat<'_, E>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    width: usize,
+    out: &mut [E],
+) {
     let panels = rows.clone().step_by(width).zip(out.chunks_exact_mut(width * k.len().max(1)));
     for (at, out) in panels {
         pack_panel::<S, E>(a, at..(at + width).min(rows.end), k.clone(), width, out);
@@ -112,9 +118,18 @@ fn pack_panels<S: Simd, E: Real>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usi
 
 /// Writes `out[p·width + i]` = element (rows.start + i, k.start + p), and 0 for rows from `rows.len()` on.
 #[inline(always)]
-fn pack_panel<S: Simd, E: Real>(a: Mat<'_, E>, rows: Range<usize>, k: Range<usize>, width: usize, out: &mut [E]) {
+fn pack_panel<S: Simd, E: Real>(
+    a: Mat<'_, E>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    width: usize,
+    out: &mut [E],
+) {
     let (m, kc) = (rows.len(), k.len());
-    assert!(rows.end <= a.rows && k.end <= a.cols && m <= width, "a panel of other rows or terms than the matrix has");
+    assert!(
+        rows.end <= a.rows && k.end <= a.cols && m <= width,
+        "a panel of other rows or terms than the matrix has"
+    );
     assert!(reach("a panel", kc, width, 0) <= out.len(), "a panel of {kc} × {width} values in {}", out.len());
     if m < width {
         out[..kc * width].fill(E::ZERO);

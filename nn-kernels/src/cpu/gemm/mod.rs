@@ -122,7 +122,9 @@ fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut
             for i in rows.clone().step_by(ROW_TILES * S::ROWS) {
                 let is = i..(i + ROW_TILES * S::ROWS).min(rows.end);
                 if p.pack_a {
-                    for (panel, at) in a.chunks_exact_mut(S::ROWS * ks.len().max(1)).zip(is.clone().step_by(S::ROWS)) {
+                    for (panel, at) in
+                        a.chunks_exact_mut(S::ROWS * ks.len().max(1)).zip(is.clone().step_by(S::ROWS))
+                    {
                         let tile = at..(at + S::ROWS).min(is.end);
                         p.a.pack(p.isa, tile, ks.clone(), panel);
                     }
@@ -138,7 +140,8 @@ fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut
             for i in rows.clone() {
                 // SAFETY: row i and the columns `js` are in C, as `product` checked, and in this call's area, which no
                 // other call reads or writes. The slice ends with this turn of the loop.
-                let row = unsafe { std::slice::from_raw_parts_mut(p.c.add(i * p.c_row + js.start), js.len()) };
+                let row =
+                    unsafe { std::slice::from_raw_parts_mut(p.c.add(i * p.c_row + js.start), js.len()) };
                 // SAFETY: `S` is the instruction set this runs on, as `area` is called through `run` alone.
                 unsafe { S::outline(Activation::<S, E> { act: p.act, row, isa: PhantomData }) };
             }
@@ -162,7 +165,14 @@ impl<S: Simd, E: Real> Outlined for Activation<'_, S, E> {
 
 /// All tiles of one block, over one run of terms.
 #[inline(always)]
-fn tiles<S: Simd, E: Real>(p: &Product<'_, E>, is: Range<usize>, js: Range<usize>, ks: Range<usize>, a: &[E], b: &[E]) {
+fn tiles<S: Simd, E: Real>(
+    p: &Product<'_, E>,
+    is: Range<usize>,
+    js: Range<usize>,
+    ks: Range<usize>,
+    a: &[E],
+    b: &[E],
+) {
     let lanes = <E::Vector<S> as Vector>::LANES;
     let width = S::VECTORS * lanes;
     // B as it lies is passed over row tile by row tile, so that tiles of few rows can be wide; of a packed B a
@@ -198,7 +208,8 @@ fn tiles<S: Simd, E: Real>(p: &Product<'_, E>, is: Range<usize>, js: Range<usize
                         Start::Add => (TileStart::Add, a),
                     };
                     let c = p.c.wrapping_add(i * p.c_row + j);
-                    let t = Tile { k: ks.len(), a, a_row, a_col, b, b_row, last, start, from, c, c_row: p.c_row };
+                    let t =
+                        Tile { k: ks.len(), a, a_row, a_col, b, b_row, last, start, from, c, c_row: p.c_row };
                     // SAFETY: `S` is the instruction set this runs on, as `area` is called through `run` alone.
                     // i + rows ≤ m and j + (vectors − 1)·lanes + last ≤ n, and ks are among the terms. So A's elements
                     // are in `p.matrix`, of m rows and all terms; or they are in the panel that starts at
@@ -275,7 +286,10 @@ pub(crate) fn product<E: Real>(
     assert_eq!(terms, k, "product: A's columns and B's rows");
     let (matrix, direct) = (a.matrix(), b.direct());
     assert!(matrix.is_none_or(|a| (a.rows, a.cols) == (m, k)), "product: A is another matrix than it says");
-    assert!(direct.is_none_or(|b| (b.rows, b.cols, b.col) == (k, n, 1)), "product: B is another matrix than it says");
+    assert!(
+        direct.is_none_or(|b| (b.rows, b.cols, b.col) == (k, n, 1)),
+        "product: B is another matrix than it says"
+    );
     match start {
         Start::Row(row) => assert_eq!(row.len(), n, "product: the bias and the columns"),
         Start::Column(column) => assert_eq!(column.len(), m, "product: the bias and the rows"),
@@ -284,7 +298,10 @@ pub(crate) fn product<E: Real>(
     if m == 0 || n == 0 {
         return;
     }
-    assert!(c_row >= n && c.len() >= reach("product", m - 1, c_row, n), "product: C is smaller than {m} × {n}");
+    assert!(
+        c_row >= n && c.len() >= reach("product", m - 1, c_row, n),
+        "product: C is smaller than {m} × {n}"
+    );
     let (pack_a, pack_b) = packs(m, k, n, matrix.is_some(), direct.is_some());
     let c = c.as_mut_ptr();
     let p = Product { isa, a, b, matrix, direct, terms, start, act, c, c_row, pack_a, pack_b };

@@ -49,7 +49,11 @@ unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: boo
         let lanes = <E::Vector<S> as Vector>::LANES;
         let load = |from: *const E, v: usize| {
             let from = from.add(v * lanes);
-            if PART && v + 1 == V { E::Vector::<S>::load_part(from, t.last) } else { E::Vector::<S>::load(from) }
+            if PART && v + 1 == V {
+                E::Vector::<S>::load_part(from, t.last)
+            } else {
+                E::Vector::<S>::load(from)
+            }
         };
         let mut rows = [t.a; M];
         for (m, row) in rows.iter_mut().enumerate() {
@@ -94,7 +98,9 @@ unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: boo
 /// Made only where [`tile`] may be called.
 struct Shaped<S, E, const M: usize, const V: usize, const PART: bool>(Tile<E>, PhantomData<S>);
 
-impl<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool> Outlined for Shaped<S, E, M, V, PART> {
+impl<S: Simd, E: Real, const M: usize, const V: usize, const PART: bool> Outlined
+    for Shaped<S, E, M, V, PART>
+{
     #[inline(always)]
     fn run(self) {
         // SAFETY: `any_tile` alone makes these, with its caller's promise for a tile of M rows and V vectors; it has

@@ -20,6 +20,9 @@ pub trait Dim: 'static {
     const EXTENT: Extent;
     /// Its value: the bound, if it is bounded; [`Extent::POISON`], if it is impossible.
     const N: usize = Self::EXTENT.n;
+    /// The place of an argument that this number stands for.
+    #[doc(hidden)]
+    const STANDS_FOR: Option<usize> = None;
 }
 
 /// A dimension as a value.
@@ -45,6 +48,8 @@ pub enum Impossible {
     Overflow,
     /// Arithmetic on a bounded dimension.
     Bounded,
+    /// An alias that does not pass its parameters on as they are.
+    Alias,
     /// The tag of a bounded dimension that is none.
     Tag(u8),
 }
@@ -146,6 +151,8 @@ impl Impossible {
                 text.str("the tag of `UpTo` is ").num(tag as usize).str(", not one of 0, 1, 2 and 3")
             }
             Self::Bounded => text.str("a bounded dimension can't be computed with"),
+            Self::Alias => text
+                .str("an alias must pass its parameters on to the layer, each once and in the layer's order"),
         }
     }
 }
@@ -154,7 +161,27 @@ impl Impossible {
 #[derive(Clone, Copy, Debug)]
 pub struct C<const N: usize>;
 impl<const N: usize> Dim for C<N> {
-    const EXTENT: Extent = Extent::checked(Some(N));
+    const EXTENT: Extent = if N > PLACE - PLACES && N <= PLACE {
+        Extent::impossible(Impossible::Alias)
+    } else {
+        Extent::checked(Some(N))
+    };
+    const STANDS_FOR: Option<usize> = PLACE.checked_sub(N);
+}
+
+/// What stands for an argument that is yet to be computed: this number less the argument's place.
+pub const PLACE: usize = usize::MAX - 1;
+/// No layer has as many arguments.
+const PLACES: usize = 64;
+
+/// `T` in the place `I` of the arguments `Old` stood in.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<const I: usize, T, Old>(PhantomData<(T, Old)>);
+impl<const I: usize, T: Dim, Old: Dim> Dim for Placed<I, T, Old> {
+    const EXTENT: Extent = match Old::STANDS_FOR {
+        Some(place) if place == I => T::EXTENT,
+        _ => Extent::impossible(Impossible::Alias),
+    };
 }
 impl<T: typenum::Unsigned + 'static> Dim for T {
     const EXTENT: Extent = Extent::checked(Some(T::USIZE));

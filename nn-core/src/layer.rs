@@ -265,7 +265,12 @@ pub trait Rebind<Args> {
 #[derive(Clone, Copy, Debug)]
 pub struct Keep;
 
-/// One argument of a [`Rebind`] tuple: itself, or what was there if it is [`Keep`].
+/// In a [`Rebind`] tuple: the argument becomes `T`, if it was the number that stands for the place `I`. An alias that
+/// leaves places out or changes their order would otherwise be given wrong arguments in silence.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<const I: usize, T>(std::marker::PhantomData<T>);
+
+/// One argument of a [`Rebind`] tuple: that of a [`Place`], or what was there if it is [`Keep`].
 pub trait Arg<Old> {
     /// The argument.
     type To;
@@ -273,8 +278,8 @@ pub trait Arg<Old> {
 impl<Old> Arg<Old> for Keep {
     type To = Old;
 }
-impl<T: crate::Dim, Old> Arg<Old> for T {
-    type To = T;
+impl<const I: usize, T: crate::Dim, Old: crate::Dim> Arg<Old> for Place<I, T> {
+    type To = crate::dims::Placed<I, T, Old>;
 }
 
 /// A model with its input settled, as [`Model`](crate::Model) takes it.

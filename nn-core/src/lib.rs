@@ -38,7 +38,9 @@ pub use buffers::Buffers;
 pub use checkpoint::LoadReport;
 pub use ctx::{CallFault, Ctx, Mode};
 pub use describe::{Describe, Route, Row, routes};
-pub use dims::{C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, Plus, Times, UpTo};
+pub use dims::{
+    C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, PLACE, Placed, Plus, Times, UpTo,
+};
 pub use error::Error;
 pub use fault::{Fault, Input, Rule, accept, label, label_with_defaults, one_ids, one_real, two_equal};
 pub use host::Host;
@@ -46,7 +48,7 @@ pub use init::{
     Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal,
     Zero,
 };
-pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Rebind, Vjp};
+pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Place, Rebind, Vjp};
 pub use layers::batch_norm::*;
 pub use layers::combine::*;
 pub use layers::conv::*;

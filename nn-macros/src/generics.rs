@@ -238,8 +238,9 @@ impl Consts {
                 match computed {
                     Some(dim) => {
                         rebinds = true;
-                        bound.push(dim);
-                        *arg = syn::parse_quote!(0);
+                        let place = proc_macro2::Literal::usize_unsuffixed(bound.len());
+                        bound.push(quote!(::nn::Place<#place, #dim>));
+                        *arg = syn::parse_quote!({ ::nn::PLACE - #place });
                     }
                     None => bound.push(quote!(::nn::Keep)),
                 }

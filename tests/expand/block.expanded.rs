@@ -2,9 +2,19 @@
 
 ///[`Block`] over dimensions that are types.
 pub struct BlockOf<D: ::nn::Dim> {
-    norm: <LayerNorm<0> as ::nn::Rebind<(D,)>>::To,
-    up: <LinearGELU<0, 0> as ::nn::Rebind<(D, ::nn::Times<::nn::C<4>, D>)>>::To,
-    down: <Linear<0, 0> as ::nn::Rebind<(::nn::Times<::nn::C<4>, D>, D)>>::To,
+    norm: <LayerNorm<{ ::nn::PLACE - 0 }> as ::nn::Rebind<(::nn::Place<0, D>,)>>::To,
+    up: <LinearGELU<
+        { ::nn::PLACE - 0 },
+        { ::nn::PLACE - 1 },
+    > as ::nn::Rebind<
+        (::nn::Place<0, D>, ::nn::Place<1, ::nn::Times<::nn::C<4>, D>>),
+    >>::To,
+    down: <Linear<
+        { ::nn::PLACE - 0 },
+        { ::nn::PLACE - 1 },
+    > as ::nn::Rebind<
+        (::nn::Place<0, ::nn::Times<::nn::C<4>, D>>, ::nn::Place<1, D>),
+    >>::To,
     __nn_dims: ::core::marker::PhantomData<(D,)>,
 }
 /// A residual block.
@@ -27,12 +37,21 @@ const _: () = {
     #[allow(unused_imports, reason = "where every field is a layer, as it should be")]
     use __nn::{NoPart as _, NoUses as _};
     impl<D: ::nn::Dim> BlockFields for BlockOf<D> {
-        type norm = <LayerNorm<0> as ::nn::Rebind<(D,)>>::To;
+        type norm = <LayerNorm<
+            { ::nn::PLACE - 0 },
+        > as ::nn::Rebind<(::nn::Place<0, D>,)>>::To;
         type up = <LinearGELU<
-            0,
-            0,
-        > as ::nn::Rebind<(D, ::nn::Times<::nn::C<4>, D>)>>::To;
-        type down = <Linear<0, 0> as ::nn::Rebind<(::nn::Times<::nn::C<4>, D>, D)>>::To;
+            { ::nn::PLACE - 0 },
+            { ::nn::PLACE - 1 },
+        > as ::nn::Rebind<
+            (::nn::Place<0, D>, ::nn::Place<1, ::nn::Times<::nn::C<4>, D>>),
+        >>::To;
+        type down = <Linear<
+            { ::nn::PLACE - 0 },
+            { ::nn::PLACE - 1 },
+        > as ::nn::Rebind<
+            (::nn::Place<0, ::nn::Times<::nn::C<4>, D>>, ::nn::Place<1, D>),
+        >>::To;
         const NAMES: &'static [&'static str] = &[
             stringify!(norm),
             stringify!(up),
@@ -240,6 +259,11 @@ const _: () = {
             &__nn::SigOf::<::nn::S1<D>>::SIG,
             &<__nn_V4<D> as __nn::Signature>::SIG,
             &[
+                __nn::Part::<BlockOf<D>>::TREE.check_ties(),
+                __nn::check_free(
+                    &__nn::Part::<::nn::Add>::LABEL,
+                    __nn::Part::<::nn::Add>::TREE,
+                ),
                 __nn::within(__nn_L0::<D>::RULE.fault, "norm", ""),
                 __nn::within(__nn_L1::<D>::RULE.fault, "up", "norm"),
                 __nn::within(__nn_L2::<D>::RULE.fault, "down", "up"),

@@ -1,0 +1,110 @@
+//! Each layer, forward and vjp, in batches of 1, 3 and 64: everything is written, and the bits are the same for any number
+//! of threads.
+
+use nn::check::{Run, Values};
+use nn::kernels::philox::Philox;
+use nn::*;
+
+/// Inputs of a signature: random numbers, and indices below 7.
+fn inputs(sig: &Sig, batch: usize) -> Vec<Values<f32>> {
+    let mut random = Philox::new(1, batch as u64);
+    let each = sig.tensors().iter().map(|t| {
+        let n = batch * t.dims.numel();
+        match t.kind {
+            Kind::Real => Values::Real((0..n).map(|_| random.normal() as f32).collect()),
+            Kind::Ids => Values::Ids((0..n).map(|_| random.below(7)).collect()),
+        }
+    });
+    each.collect()
+}
+
+/// The bits of the outputs and of every gradient.
+fn bits<M: Module<Cpu<f32>, X>, X: Signature>(batch: usize) -> Vec<u32> {
+    let mut run = Run::<M, X, Cpu<f32>>::new(&Cpu::default(), batch).mode(Mode::Train);
+    run.init(5);
+    let outputs = run.forward(&inputs(&X::SIG, batch));
+    let gradients = run.vjp(&inputs(&M::RULE.out, batch));
+    let outputs = outputs.iter().flat_map(|y| y.real().to_vec());
+    let gradients = gradients.dx.iter().flatten().flatten().copied().chain(gradients.dparams.iter().copied());
+    outputs.chain(gradients).map(f32::to_bits).collect()
+}
+
+fn in_a_pool<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(run)
+}
+
+fn check<M: Module<Cpu<f32>, X>, X: Signature>() {
+    for batch in [1, 3, 64] {
+        let one = in_a_pool(1, || bits::<M, X>(batch));
+        // What a call must write held NaN before.
+        assert!(one.iter().all(|b| f32::from_bits(*b).is_finite()), "{}, batch {batch}", M::LABEL);
+        for threads in [2, 5] {
+            let several = in_a_pool(threads, || bits::<M, X>(batch));
+            assert!(one == several, "{}, batch {batch}, {threads} threads", M::LABEL);
+        }
+    }
+}
+
+#[module]
+struct Inner {
+    a: LinearTanh<24, 24>,
+}
+#[module]
+impl Inner {
+    fn forward(&self, x: T![24]) -> T![24] {
+        self.a(x)
+    }
+}
+
+macro_rules! layers {
+    ($($name:ident: $layer:ty, $x:ty;)*) => {$(
+        #[test]
+        fn $name() {
+            check::<$layer, $x>();
+        }
+    )*};
+}
+
+// Large enough, at 64, for work to be spread over threads.
+layers! {
+    linear: Linear<96, 130>, T![17, 96];
+    linear_no_bias: LinearNoBias<96, 1>, T![33, 96];
+    linear_relu: LinearReLU<64, 96>, T![17, 64];
+    linear_tanh: LinearTanh<64, 96>, T![17, 64];
+    linear_sigmoid: LinearSigmoid<64, 96>, T![17, 64];
+    linear_swish: LinearSwish<64, 96>, T![17, 64];
+    linear_mish: LinearMish<64, 96>, T![17, 64];
+    linear_gelu: LinearGELU<64, 96>, T![17, 64];
+    linear_gelu_tanh: LinearGELUTanh<64, 96>, T![17, 64];
+    linear_elu: LinearELU<64, 96>, T![17, 64];
+    relu: ReLU, T![37, 101];
+    tanh: Tanh, T![37, 101];
+    sigmoid: Sigmoid, T![37, 101];
+    silu: SiLU, T![37, 101];
+    mish: Mish, T![37, 101];
+    gelu: GELU, T![37, 101];
+    gelu_tanh: GELUTanh, T![37, 101];
+    elu: ELU, T![37, 101];
+    add: Add, (T![37, 101], T![37, 101]);
+    mul: Mul, (T![37, 101], T![37, 101]);
+    softmax: Softmax, T![19, 203];
+    log_softmax: LogSoftmax, T![19, 203];
+    layer_norm: LayerNorm<203>, T![19, 203];
+    rms_norm: RMSNorm<203>, T![19, 203];
+    batch_norm: BatchNorm2D<5>, T![5, 17, 19];
+    dropout: Dropout<Sci<3, -1>>, T![37, 101];
+    flatten: Flatten, T![3, 17, 19];
+    conv2d: Conv2D<3, 10, 3, 1, 1>, T![3, 13, 14];
+    conv2d_strided_dilated_grouped: Conv2D<4, 6, 3, 2, 2, 2, 2>, T![4, 13, 14];
+    conv2d_depthwise: Conv2D<6, 6, 3, 1, 1, 1, 6>, T![6, 13, 14];
+    conv2d_one_output: Conv2D<3, 1, 3>, T![3, 13, 14];
+    max_pool2d: MaxPool2D<3, 2, 1>, T![4, 13, 14];
+    avg_pool2d: AvgPool2D<3, 2, 1>, T![4, 13, 14];
+    embedding: Embedding<7, 65>, Ids<T![90]>;
+    concat: Concat<1>, (T![5, 7, 3], T![5, 2, 3]);
+    slice: Slice<1, 2, 6>, T![5, 7, 13];
+    pixel_shuffle: PixelShuffle<6, 5, 3>, T![36, 5];
+    rope: RoPE<31, 3, 8>, T![31, 24];
+    residual: Residual<Inner>, T![24];
+    repeat: Repeat<Inner, 5>, T![24];
+}

@@ -169,8 +169,8 @@ impl<const N: usize> Dim for C<N> {
     const STANDS_FOR: Option<usize> = PLACE.checked_sub(N);
 }
 
-/// What stands for an argument that is yet to be computed: this number less the argument's place.
-pub const PLACE: usize = usize::MAX - 1;
+/// What stands for an argument that is yet to be computed: this number less the argument's place. It is no one's dimension.
+pub const PLACE: usize = usize::MAX / 7 * 5;
 /// No layer has as many arguments.
 const PLACES: usize = 64;
 

@@ -54,7 +54,7 @@ widths() {
 
 residual() { # BLOCKS
   cat <<EOF
-use nn::{LayerNorm, Linear, LinearGELU, module};
+use nn::{LayerNorm, Linear, LinearGELU, T, module};
 #[module]
 struct Block<const D: usize> {
     norm: LayerNorm<D>,

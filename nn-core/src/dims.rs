@@ -170,7 +170,13 @@ impl<const N: usize> Dim for C<N> {
 }
 
 /// What stands for an argument that is yet to be computed: this number less the argument's place. It is no one's dimension.
-pub const PLACE: usize = usize::MAX / 7 * 5;
+const PLACE: usize = usize::MAX / 7 * 5;
+
+/// The number that stands for the argument in place `i` until it is computed.
+pub const fn place(i: usize) -> usize {
+    PLACE - i
+}
+
 /// No layer has as many arguments.
 const PLACES: usize = 64;
 

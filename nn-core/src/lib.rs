@@ -39,7 +39,7 @@ pub use checkpoint::LoadReport;
 pub use ctx::{CallFault, Ctx, Mode};
 pub use describe::{Describe, Route, Row, routes};
 pub use dims::{
-    C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, PLACE, Placed, Plus, Times, UpTo,
+    C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, Placed, Plus, Times, UpTo, place,
 };
 pub use error::Error;
 pub use fault::{Fault, Input, Rule, accept, label, label_with_defaults, one_ids, one_real, two_equal};

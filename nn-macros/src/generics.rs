@@ -240,7 +240,7 @@ impl Consts {
                         rebinds = true;
                         let place = proc_macro2::Literal::usize_unsuffixed(bound.len());
                         bound.push(quote!(::nn::Place<#place, #dim>));
-                        *arg = syn::parse_quote!({ ::nn::PLACE - #place });
+                        *arg = syn::parse_quote!({ ::nn::place(#place) });
                     }
                     None => bound.push(quote!(::nn::Keep)),
                 }

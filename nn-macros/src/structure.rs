@@ -150,8 +150,13 @@ impl Structure<'_> {
         let mut body = Group::new(Delimiter::Brace, body);
         body.set_span(name.span());
 
+        let computed = generic.then(
+            || quote!(#[allow(clippy::type_complexity, reason = "computed arguments are written as types")]),
+        );
+
         quote! {
             #own_attrs
+            #computed
             #vis #keyword #own #params #body
             #alias
 
@@ -163,6 +168,7 @@ impl Structure<'_> {
             }
 
             #[allow(non_camel_case_types, non_upper_case_globals, reason = "`__nn_` keeps these names from meeting the user's")]
+            #computed
             const _: () = {
                 use ::nn::__private as __nn;
                 #[allow(unused_imports, reason = "where every field is a layer, as it should be")]

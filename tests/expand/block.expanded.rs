@@ -1,17 +1,18 @@
 // What the macros make of block.rs. Written by `NN_BLESS=1 cargo test -p nn-macros`.
 
 ///[`Block`] over dimensions that are types.
+#[allow(clippy::type_complexity, reason = "computed arguments are written as types")]
 pub struct BlockOf<D: ::nn::Dim> {
-    norm: <LayerNorm<{ ::nn::PLACE - 0 }> as ::nn::Rebind<(::nn::Place<0, D>,)>>::To,
+    norm: <LayerNorm<{ ::nn::place(0) }> as ::nn::Rebind<(::nn::Place<0, D>,)>>::To,
     up: <LinearGELU<
-        { ::nn::PLACE - 0 },
-        { ::nn::PLACE - 1 },
+        { ::nn::place(0) },
+        { ::nn::place(1) },
     > as ::nn::Rebind<
         (::nn::Place<0, D>, ::nn::Place<1, ::nn::Times<::nn::C<4>, D>>),
     >>::To,
     down: <Linear<
-        { ::nn::PLACE - 0 },
-        { ::nn::PLACE - 1 },
+        { ::nn::place(0) },
+        { ::nn::place(1) },
     > as ::nn::Rebind<
         (::nn::Place<0, ::nn::Times<::nn::C<4>, D>>, ::nn::Place<1, D>),
     >>::To,
@@ -32,23 +33,24 @@ trait BlockFields {
     non_upper_case_globals,
     reason = "`__nn_` keeps these names from meeting the user's"
 )]
+#[allow(clippy::type_complexity, reason = "computed arguments are written as types")]
 const _: () = {
     use ::nn::__private as __nn;
     #[allow(unused_imports, reason = "where every field is a layer, as it should be")]
     use __nn::{NoPart as _, NoUses as _};
     impl<D: ::nn::Dim> BlockFields for BlockOf<D> {
         type norm = <LayerNorm<
-            { ::nn::PLACE - 0 },
+            { ::nn::place(0) },
         > as ::nn::Rebind<(::nn::Place<0, D>,)>>::To;
         type up = <LinearGELU<
-            { ::nn::PLACE - 0 },
-            { ::nn::PLACE - 1 },
+            { ::nn::place(0) },
+            { ::nn::place(1) },
         > as ::nn::Rebind<
             (::nn::Place<0, D>, ::nn::Place<1, ::nn::Times<::nn::C<4>, D>>),
         >>::To;
         type down = <Linear<
-            { ::nn::PLACE - 0 },
-            { ::nn::PLACE - 1 },
+            { ::nn::place(0) },
+            { ::nn::place(1) },
         > as ::nn::Rebind<
             (::nn::Place<0, ::nn::Times<::nn::C<4>, D>>, ::nn::Place<1, D>),
         >>::To;

@@ -21,6 +21,7 @@ use crate::layer::{Declared, Forward, Layer, Module, Params, Vjp};
 use crate::signature::{Sig, Signature};
 use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut};
 use crate::tree::Node;
+use crate::views::{Access, Views};
 use crate::{Size, Text};
 
 /// The layer `L` as it is given `X`.
@@ -97,6 +98,9 @@ pub struct Inert;
 
 impl Params for Inert {
     const LABEL: Text = Text::new().str("?");
+}
+impl Views for Inert {
+    type View<A: Access> = ();
 }
 impl<X: Signature> Layer<X> for Inert {
     const RULE: Rule = Rule::ok(Sig::POISON);

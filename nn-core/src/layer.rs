@@ -110,7 +110,7 @@ pub trait Layer<X: Signature>: Params {
 /// };
 ///
 /// /// y = γ·x, a gain for each of the N values of a sample.
-/// #[layer]
+/// #[layer(weight: nn::S1<N>)]
 /// pub struct Gain<const N: usize>;
 ///
 /// impl<N: Dim> Params for GainOf<N> {

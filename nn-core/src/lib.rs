@@ -30,6 +30,7 @@ mod table;
 mod tensors;
 mod text;
 mod tree;
+mod views;
 mod weights;
 mod workspace;
 
@@ -76,6 +77,7 @@ pub use table::{Parameter, Run, parameters_of};
 pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
 pub use text::Text;
 pub use tree::{Child, Field, Leaf, Node, Role, Stored};
+pub use views::{Access, Arenas, FromArenas, TensorView, Views};
 pub use weights::Weights;
 pub use workspace::Workspace;
 

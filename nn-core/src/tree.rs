@@ -80,7 +80,7 @@ impl Leaf {
         self
     }
 
-    const fn room(&self) -> usize {
+    pub(crate) const fn room(&self) -> usize {
         // An impossible dimension is a fault elsewhere.
         if self.dims.is_poison() { 0 } else { at_most(self.dims.numel()).next_multiple_of(ALIGN) }
     }

@@ -14,6 +14,7 @@ use crate::layers::check_shape;
 use crate::signature::{Kind, Sig, Signature};
 use crate::tensors::{Tensors, TensorsMut, slice, slice_mut};
 use crate::tree::{Child, Field, Leaf, Node, Role};
+use crate::views::{Access, TensorView, Views};
 use crate::{Size, Text, layer};
 
 /// All of a layer's parameters and state are those of `M`.
@@ -41,8 +42,12 @@ fn copy_of<M: Params>(i: usize) -> Step {
 ///     "shape mismatch: `Residual<Linear<8, 4>>` adds its input, [3, 8], and what becomes of it, [3, 4]"
 /// );
 /// ```
-#[layer]
+#[layer(own_views)]
 pub struct Residual<M: Params>;
+
+impl<M: Views> Views for ResidualOf<M> {
+    type View<A: Access> = M::View<A>;
+}
 
 impl<M: Params> Params for ResidualOf<M> {
     const LABEL: Text = Text::new().str("Residual<").text(&M::LABEL).str(">");
@@ -139,7 +144,7 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for ResidualOf<M> {
 ///      but given [8] they give [4]"
 /// );
 /// ```
-#[layer]
+#[layer(own_views)]
 pub struct Repeat<M: Params, const N: usize>;
 
 impl<M: Params, N: Dim> RepeatOf<M, N> {
@@ -152,6 +157,10 @@ impl<M: Params, N: Dim> RepeatOf<M, N> {
     {
         Step { place: copy as u32 * M::PLACES, ..copy_of::<M>(copy) }
     }
+}
+
+impl<M: Views, N: Dim> Views for RepeatOf<M, N> {
+    type View<A: Access> = Vec<M::View<A>>;
 }
 
 impl<M: Params, N: Dim> Params for RepeatOf<M, N> {
@@ -292,11 +301,15 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
 /// }
 /// assert_eq!(<Shifted as Layer<T![3]>>::RULE.out.to_string(), "[3]");
 /// ```
-#[layer]
+#[layer(own_views)]
 pub struct Param<S: Signature, INIT: Initialiser = Zero>;
 
 impl<S: Signature, INIT: Initialiser> ParamOf<S, INIT> {
     const LEAVES: [Leaf; 1] = [Leaf::new("", S::SIG.dims(0), Role::Weight, INIT::INIT).decided()];
+}
+
+impl<S: Signature, INIT: Initialiser> Views for ParamOf<S, INIT> {
+    type View<A: Access> = TensorView<A, S>;
 }
 
 impl<S: Signature, INIT: Initialiser> Params for ParamOf<S, INIT> {

@@ -32,6 +32,8 @@ impl<L: Layer<X>, X: Signature> At<L, X> {
     pub const KEEPS_X: bool = L::KEEPS_X;
     pub const KEEPS_Y: bool = L::KEEPS_Y;
     pub const SAVED: Size = L::SAVED;
+    pub const CACHE: Size = L::CACHE;
+    pub const CAUSAL: bool = L::CAUSAL;
     pub const SCRATCH: Size = L::SCRATCH;
     pub const VJP_SCRATCH: Size = L::VJP_SCRATCH;
     pub const MACS: usize = L::MACS;
@@ -44,6 +46,8 @@ pub trait NoLayer {
     const KEEPS_X: bool = false;
     const KEEPS_Y: bool = false;
     const SAVED: Size = Size::ZERO;
+    const CACHE: Size = Size::ZERO;
+    const CAUSAL: bool = true;
     const SCRATCH: Size = Size::ZERO;
     const VJP_SCRATCH: Size = Size::ZERO;
     const MACS: usize = 0;

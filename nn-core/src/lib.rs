@@ -16,6 +16,7 @@ mod fault;
 mod glue;
 mod host;
 mod init;
+mod kv_cache;
 mod layer;
 mod layers;
 mod loss;
@@ -49,6 +50,7 @@ pub use init::{
     Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal,
     Zero,
 };
+pub use kv_cache::KvCache;
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Place, Rebind, Vjp};
 pub use layers::batch_norm::*;
 pub use layers::combine::*;

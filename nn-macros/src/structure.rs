@@ -164,7 +164,7 @@ impl Structure<'_> {
 
             #[doc(hidden)]
             #[allow(non_camel_case_types, reason = "named as the fields are")]
-            #vis trait #fields_trait {
+            trait #fields_trait {
                 #(type #names: #bounds;)*
                 const NAMES: &'static [&'static str];
             }
@@ -250,6 +250,7 @@ impl Structure<'_> {
         let structure = quote! {
             #[doc = #title]
             #[allow(non_camel_case_types, reason = "`__nn_` keeps these names from meeting the user's")]
+            #[allow(private_bounds, private_interfaces, reason = "which layer a field is may be private")]
             #vis struct #view<__nn_A: ::nn::Access, __nn_M: #fields_trait #default> {
                 #(#typed,)*
                 __nn_model: ::core::marker::PhantomData<(__nn_A, __nn_M)>,

@@ -25,6 +25,11 @@ pub type Block<const D: usize> = BlockOf<::nn::C<D>>;
     non_camel_case_types,
     reason = "`__nn_` keeps these names from meeting the user's"
 )]
+#[allow(
+    private_bounds,
+    private_interfaces,
+    reason = "which layer a field is may be private"
+)]
 pub struct BlockView<__nn_A: ::nn::Access, __nn_M: BlockFields> {
     ///The parameters of `norm`.
     pub norm: <__nn_M::norm as ::nn::Views>::View<__nn_A>,
@@ -36,7 +41,7 @@ pub struct BlockView<__nn_A: ::nn::Access, __nn_M: BlockFields> {
 }
 #[doc(hidden)]
 #[allow(non_camel_case_types, reason = "named as the fields are")]
-pub trait BlockFields {
+trait BlockFields {
     type norm: ::nn::Views;
     type up: ::nn::Views;
     type down: ::nn::Views;
@@ -303,6 +308,16 @@ const _: () = {
         const KEEPS_X: bool = __nn_Plan::<D>::KEEP_0;
         const KEEPS_Y: bool = __nn_Plan::<D>::KEEP_4;
         const SAVED: __nn::Size = __nn_Plan::<D>::SAVED;
+        const CACHE: __nn::Size = __nn::sum(
+            &[
+                __nn_L0::<D>::CACHE,
+                __nn_L1::<D>::CACHE,
+                __nn_L2::<D>::CACHE,
+                __nn_L3::<D>::CACHE,
+            ],
+        );
+        const CAUSAL: bool = true && __nn_L0::<D>::CAUSAL && __nn_L1::<D>::CAUSAL
+            && __nn_L2::<D>::CAUSAL && __nn_L3::<D>::CAUSAL;
         const SCRATCH: __nn::Size = __nn_Plan::<D>::SCRATCH;
         const VJP_SCRATCH: __nn::Size = __nn_Plan::<D>::VJP_SCRATCH;
         const MACS: usize = __nn_L0::<D>::MACS + __nn_L1::<D>::MACS + __nn_L2::<D>::MACS

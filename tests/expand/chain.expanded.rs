@@ -10,6 +10,11 @@ pub struct Net {
     non_camel_case_types,
     reason = "`__nn_` keeps these names from meeting the user's"
 )]
+#[allow(
+    private_bounds,
+    private_interfaces,
+    reason = "which layer a field is may be private"
+)]
 pub struct NetView<__nn_A: ::nn::Access, __nn_M: NetFields = Net> {
     ///The parameters of `0`.
     pub _0: <__nn_M::_0 as ::nn::Views>::View<__nn_A>,
@@ -19,7 +24,7 @@ pub struct NetView<__nn_A: ::nn::Access, __nn_M: NetFields = Net> {
 }
 #[doc(hidden)]
 #[allow(non_camel_case_types, reason = "named as the fields are")]
-pub trait NetFields {
+trait NetFields {
     type _0: ::nn::Views;
     type _1: ::nn::Views;
     const NAMES: &'static [&'static str];
@@ -155,6 +160,8 @@ const _: () = {
         const KEEPS_X: bool = __nn_Plan::KEEP_0;
         const KEEPS_Y: bool = __nn_Plan::KEEP_2;
         const SAVED: __nn::Size = __nn_Plan::SAVED;
+        const CACHE: __nn::Size = __nn::sum(&[__nn_L0::CACHE, __nn_L1::CACHE]);
+        const CAUSAL: bool = true && __nn_L0::CAUSAL && __nn_L1::CAUSAL;
         const SCRATCH: __nn::Size = __nn_Plan::SCRATCH;
         const VJP_SCRATCH: __nn::Size = __nn_Plan::VJP_SCRATCH;
         const MACS: usize = __nn_L0::MACS + __nn_L1::MACS;

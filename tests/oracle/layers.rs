@@ -273,6 +273,7 @@ cases! {
     embedding_tied: Tied, Ids<T![4]>, terms = 12, under = "tokens.";
     rope: RoPE<5, 2, 8>, T![5, 16];
     rope_d2: RoPE<4, 3, 2>, T![4, 6];
+    rope_partial: RoPE<4, 2, 8, Sci<1, 4>, No, 4>, T![4, 16];
     rope_interleaved: RoPEInterleaved<5, 2, 8>, T![5, 16];
 }
 

@@ -81,6 +81,8 @@ impl<X: Signature, M: Layer<X>> Layer<X> for ResidualOf<M> {
     const KEEPS_X: bool = M::KEEPS_X;
     // M's output, which is not the whole's.
     const SAVED: Size = M::SAVED.plus(X::SIG.size().when(M::KEEPS_Y));
+    const CACHE: Size = M::CACHE;
+    const CAUSAL: bool = M::CAUSAL;
     const SCRATCH: Size = M::SCRATCH;
     const VJP_SCRATCH: Size = M::VJP_SCRATCH;
     const MACS: usize = M::MACS;
@@ -90,7 +92,7 @@ impl<X: Signature, M: Layer<X>> Layer<X> for ResidualOf<M> {
 impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for ResidualOf<M> {
     fn forward(cx: &mut Ctx<'_, D>, call: Forward<'_, D>) {
         let Forward { params, mut state, x, mut y, mut saved, mut scratch } = call;
-        let mut own = saved.part(cx, M::SAVED.when(cx.keeps()));
+        let mut own = saved.part(cx, cx.left::<M, X>());
         let step = whole::<M>();
         if M::KEEPS_Y && cx.keeps() {
             let mut inner = TensorsMut::carve(cx, &X::SIG, &mut saved);
@@ -196,6 +198,8 @@ impl<X: Signature, M: Layer<X>, N: Dim> Layer<X> for RepeatOf<M, N> {
     // What each copy leaves; then the values between them, if anyone reads them.
     const SAVED: Size =
         M::SAVED.times(N::N).plus(X::SIG.size().when(M::KEEPS_X || M::KEEPS_Y).times(N::N.saturating_sub(1)));
+    const CACHE: Size = M::CACHE.times(N::N);
+    const CAUSAL: bool = M::CAUSAL;
     // Values go to and fro between the output and this.
     const SCRATCH: Size = X::SIG.size().when(N::N > 1).plus(M::SCRATCH);
     const VJP_SCRATCH: Size =
@@ -207,7 +211,7 @@ impl<X: Signature, M: Layer<X>, N: Dim> Layer<X> for RepeatOf<M, N> {
 impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf<M, N> {
     fn forward(cx: &mut Ctx<'_, D>, call: Forward<'_, D>) {
         let Forward { params, mut state, x, mut y, mut saved, mut scratch } = call;
-        let mut own = saved.parts(cx, M::SAVED.when(cx.keeps()), N::N);
+        let mut own = saved.parts(cx, cx.left::<M, X>(), N::N);
         let keeps = (M::KEEPS_X || M::KEEPS_Y) && cx.keeps();
         let mut slot = match N::N {
             1 => TensorsMut::unwanted(X::SIG.len()),

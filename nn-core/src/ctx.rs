@@ -106,6 +106,15 @@ impl<'d, D: Device> Ctx<'d, D> {
         self
     }
 
+    /// Runs `part` as a call of its own, which keeps as it says and goes on with nothing, on so many samples.
+    pub(crate) fn apart<T>(&mut self, keep: bool, batch: usize, part: impl FnOnce(&mut Self) -> T) -> T {
+        let (was, batch) = ((self.keep, self.past), std::mem::replace(&mut self.batch, batch));
+        (self.keep, self.past) = (keep, None);
+        let result = part(self);
+        ((self.keep, self.past), self.batch) = (was, batch);
+        result
+    }
+
     /// The device.
     pub fn device(&self) -> &'d D {
         self.device

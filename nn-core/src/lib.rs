@@ -64,6 +64,7 @@ pub use layers::norm::*;
 pub use layers::pool::*;
 pub use layers::rope::*;
 pub use layers::softmax::*;
+pub use layers::wrap::*;
 pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;

@@ -114,7 +114,11 @@ pub fn parameters_of<M: Params>() -> Vec<Parameter> {
 /// Every parameter below `tree`, in the arena's order.
 pub(crate) fn parameters(tree: &Node, init: Option<Init>) -> Vec<Parameter> {
     let mut all = Vec::new();
-    walk(tree, &Place { path: String::new(), params: 0, state: 0, init: None, model: init }, &mut all);
+    walk(
+        tree,
+        &Place { path: String::new(), params: 0, state: 0, frozen: false, init: None, model: init },
+        &mut all,
+    );
     all
 }
 
@@ -123,6 +127,8 @@ struct Place {
     path: String,
     params: usize,
     state: usize,
+    /// Whether parameters lie in the state arena.
+    frozen: bool,
     /// What an `#[init(..)]` says.
     init: Option<Init>,
     /// What the model's initialiser is, where none does.
@@ -138,7 +144,7 @@ fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
             role: leaf.role,
             stored: leaf.stored,
             init: choose(leaf.init, leaf.role, at.init.or(if leaf.decided { None } else { at.model })),
-            in_state: is_state,
+            in_state: is_state || at.frozen,
             offset: if is_state { at.state } else { at.params } + node.leaf_offset(i),
         });
     }
@@ -150,10 +156,21 @@ fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
         for copy in 0..child.times.unwrap_or(1) {
             let path = join(&at.path, child.name);
             let path = if child.times.is_some() { join(&path, &copy.to_string()) } else { path };
+            let (params, state) = match child.frozen {
+                true => {
+                    let start = at.state + field.state + copy * (child.node.params() + child.node.state());
+                    (start, start + child.node.params())
+                }
+                false => (
+                    at.params + field.params + copy * child.node.params(),
+                    at.state + field.state + copy * child.node.state(),
+                ),
+            };
             let place = Place {
                 path,
-                params: at.params + field.params + copy * child.node.params(),
-                state: at.state + field.state + copy * child.node.state(),
+                params,
+                state,
+                frozen: at.frozen || child.frozen,
                 // The outer choice is the more general one: the inner wins.
                 init: child.init.or(at.init),
                 model: at.model,

@@ -99,12 +99,14 @@ pub struct Child {
     pub init: Option<Init>,
     /// The parameter, by path from this module, whose storage this part uses instead of its own.
     pub tied: Option<&'static str>,
+    /// Whether its parameters lie in the state arena, before its state: nobody optimises what lies there.
+    pub frozen: bool,
 }
 
 impl Child {
     /// A part with storage of its own.
     pub const fn new(name: &'static str, node: &'static Node) -> Self {
-        Self { name, node, times: None, init: None, tied: None }
+        Self { name, node, times: None, init: None, tied: None, frozen: false }
     }
     /// The same with another initialiser.
     pub const fn init(mut self, init: Init) -> Self {
@@ -114,6 +116,11 @@ impl Child {
     /// The same without storage: it uses that of another parameter.
     pub const fn tied(mut self, path: &'static str) -> Self {
         self.tied = Some(path);
+        self
+    }
+    /// The same, not to be optimised.
+    pub const fn frozen(mut self) -> Self {
+        self.frozen = true;
         self
     }
     /// So many copies.
@@ -129,10 +136,11 @@ impl Child {
         }
     }
     const fn params(&self) -> usize {
-        if self.tied.is_some() { 0 } else { times(self.node.params, self.copies()) }
+        if self.tied.is_some() || self.frozen { 0 } else { times(self.node.params, self.copies()) }
     }
     const fn state(&self) -> usize {
-        times(self.node.state, self.copies())
+        let params = if self.frozen && self.tied.is_none() { self.node.params } else { 0 };
+        times(at_most(params + self.node.state), self.copies())
     }
 }
 
@@ -143,6 +151,8 @@ pub struct Node {
     pub leaves: &'static [Leaf],
     /// Its parts.
     pub children: &'static [Child],
+    /// Whether it stands for its only part, and does not show itself.
+    pub(crate) wraps: bool,
     params: usize,
     state: usize,
 }
@@ -168,12 +178,17 @@ impl Node {
             state += children[i].state();
             i += 1;
         }
-        Self { leaves, children, params: at_most(params), state: at_most(state) }
+        Self { leaves, children, wraps: false, params: at_most(params), state: at_most(state) }
     }
 
     /// A layer's own parameters.
     pub const fn of(leaves: &'static [Leaf]) -> Self {
         Self::new(leaves, &[])
+    }
+
+    /// A layer that does something to another, whose names it takes.
+    pub const fn wrapping(inner: &'static [Child; 1]) -> Self {
+        Self { wraps: true, ..Self::new(&[], inner) }
     }
 
     /// Elements of the parameter arena, padding included.
@@ -240,7 +255,7 @@ impl Node {
         i = 0;
         while i < self.children.len() {
             let child = &self.children[i];
-            if child.tied.is_none() && child.times.is_none() {
+            if child.tied.is_none() && child.times.is_none() && !child.frozen {
                 let rest = if child.name.is_empty() { Some(path) } else { after(path, child.name) };
                 if let Some(rest) = rest
                     && let Some((at, leaf)) = child.node.find(rest)

@@ -82,21 +82,31 @@ pub struct Arenas<A> {
 }
 
 impl<A: Access> Arenas<A> {
-    /// From a layer's parameters and its state. Either may be empty: then so are the tensors in it.
+    /// From a layer's parameters and its state. Either may be empty: then so are the tensors in it. Where the layer wraps
+    /// another, they are that one's.
     pub fn new(tree: &'static Node, params: A, state: A) -> Self {
-        Self { tree, params, state, next: 0 }
+        let mut all = Self { tree, params, state, next: 0 };
+        while let (true, [inner]) = (all.tree.wraps, all.tree.children) {
+            if inner.frozen {
+                all.params = all.take(&Node::EMPTY, 0, inner.node.params()).state;
+            }
+            all.tree = inner.node;
+        }
+        all
     }
 
     /// The view of part `i`, after those before it. One that is tied has nothing of its own: its tensors are empty.
     pub fn child<V: FromArenas<A>>(&mut self, i: usize) -> V {
         let (field, child) = (self.tree.field(i), &self.tree.children[i]);
-        let params = if child.tied.is_some() { 0 } else { field.params_len };
-        // What only a tied part has is not in front of it.
-        let own = match child.tied {
-            Some(_) => Self::new(child.node, A::default(), A::default()),
-            None => self.take(child.node, params, field.state_len),
-        };
-        V::from_arenas(own)
+        V::from_arenas(match (child.tied, child.frozen) {
+            (Some(_), _) => Self::new(child.node, A::default(), A::default()),
+            (None, false) => self.take(child.node, field.params_len, field.state_len),
+            (None, true) => {
+                let params = self.take(&Node::EMPTY, 0, child.node.params()).state;
+                let state = self.take(&Node::EMPTY, 0, child.node.state()).state;
+                Self::new(child.node, params, state)
+            }
+        })
     }
 
     /// The own parameter `name`, after those before it, if the layer has it.

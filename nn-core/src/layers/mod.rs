@@ -12,6 +12,7 @@ pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod rope;
 pub(crate) mod softmax;
+pub(crate) mod wrap;
 
 use crate::Text;
 use crate::dims::{Dims, Extent, Impossible};

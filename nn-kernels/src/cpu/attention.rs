@@ -595,6 +595,9 @@ impl<E: Real> Kernels<E> {
                 v.map(|v| Sheet::new(NAME, v, extents[2])),
             ],
         };
+        if to.iter().all(Option::is_none) {
+            return;
+        }
         let back = Back { x, y, lse, dy, to };
         let units = s.batch * s.kv_heads;
         let cols = 2 * s.k_len * s.head_dim;

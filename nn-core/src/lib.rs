@@ -52,6 +52,7 @@ pub use init::{
 };
 pub use kv_cache::KvCache;
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Place, Rebind, Vjp};
+pub use layers::attention::*;
 pub use layers::batch_norm::*;
 pub use layers::combine::*;
 pub use layers::conv::*;

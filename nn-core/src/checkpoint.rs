@@ -201,7 +201,7 @@ fn native<E: Pod>() -> Dtype {
     Host::<E> { shape: Vec::new(), values: Vec::new() }.dtype()
 }
 
-/// Reads every parameter, in the arena's order, and reports what does not fit.
+/// Reads every parameter, and reports what does not fit.
 fn read<M: Declared, D: Device>(weights: &Weights<M, D>, file: &Parsed<'_>) -> (Vec<Vec<f64>>, LoadReport) {
     let mut report = LoadReport::default();
     let mut all = Vec::new();
@@ -225,7 +225,7 @@ fn read<M: Declared, D: Device>(weights: &Weights<M, D>, file: &Parsed<'_>) -> (
         if tensor.dtype() != native::<D::Elem>() {
             report.converted.push((p.path.clone(), format!("{:?}", tensor.dtype())));
         }
-        all.push(p.reorder(&values, true));
+        all.push(values);
     }
     for name in names {
         let counter = name.rsplit('.').next() == Some(COUNTER);
@@ -395,7 +395,7 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
             if tensor.dtype() != native::<D::Elem>() {
                 return Err(other(&key, &tensor.dtype()));
             }
-            arena[p.offset..p.offset + p.len()].copy_from_slice(&p.reorder(&values, true));
+            p.scatter(&values, &mut arena[p.span()]);
         }
         moments.push((name.to_owned(), arena));
     }

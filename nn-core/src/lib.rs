@@ -75,7 +75,7 @@ pub use summary::Summary;
 pub use table::{Parameter, Run, parameters_of};
 pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
 pub use text::Text;
-pub use tree::{Child, Field, Leaf, Node, Role, Stored};
+pub use tree::{Child, Field, Leaf, Node, Piece, Role, Stored};
 pub use weights::Weights;
 pub use workspace::Workspace;
 
@@ -84,13 +84,14 @@ pub use workspace::Workspace;
 pub mod __private {
     pub use crate::at::{
         At, Inert, NoLayer, NoPart, NoSig, NoUses, Part, Runs, SigOf, Unknown, Uses, UsesOf, describe,
-        forward, has_forward, vjp,
+        describe_part, forward, has_forward, vjp,
     };
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
     pub use crate::glue::{Step, gradient, kept, value};
     pub use crate::size::{largest, sum};
     pub use crate::tree::{
-        check_declared, check_free, check_possible, check_split, check_used, field, module_rule, within,
+        check_declared, check_free, check_possible, check_split, check_used, child, field, module_rule,
+        within,
     };
     pub use crate::*;
 }

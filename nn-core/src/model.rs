@@ -126,8 +126,9 @@ impl<M: Declared, D: Device> Model<M, D> {
     pub fn gradient_norms(&self) -> Vec<(String, f64)> {
         let device = self.weights.device();
         let norm = |p: &crate::Parameter| {
-            let gradient = crate::tensors::slice::<D>(D::view(&self.gradients), p.offset, p.len());
-            device.sum_of_squares(gradient).sqrt()
+            let gradients = D::view(&self.gradients);
+            let each = p.stretches().map(|s| crate::tensors::slice::<D>(gradients, s.start, s.len()));
+            each.map(|gradient| device.sum_of_squares(gradient)).sum::<f64>().sqrt()
         };
         let optimised = self.weights.parameters().iter().filter(|p| !p.in_state);
         optimised.map(|p| (p.path.clone(), norm(p))).collect()
@@ -332,7 +333,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     fn check_gradients(&self, device: &Cpu<E>) -> Result<(), Error> {
         let gradients = Cpu::<E>::view(&self.gradients);
         let mut optimised = self.weights.parameters().iter().filter(|p| !p.in_state);
-        let bad = optimised.find(|p| !device.all_finite(&gradients[p.offset..p.offset + p.len()]));
+        let bad = optimised.find(|p| !p.stretches().all(|stretch| device.all_finite(&gradients[stretch])));
         bad.map_or(Ok(()), |p| Err(Error::GradientNotFinite { path: p.path.clone() }))
     }
 

@@ -13,6 +13,7 @@ use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
 use crate::loss::{Loss, Rows, Targets};
 use crate::optim::Optimizer;
+use crate::partial::Partial;
 use crate::summary::Summary;
 use crate::tensors::{State, Tensors, TensorsMut};
 use crate::weights::Weights;
@@ -176,6 +177,16 @@ impl<M: Declared, D: Device> Model<M, D> {
     /// report says what differs, and the model stays as it was.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<LoadReport, Error> {
         checkpoint::load(&mut self.weights, path.as_ref())
+    }
+
+    /// Loads some of the weights, under other names if need be: for transfer learning. The report says what was
+    /// converted, what stayed as it was, and what of the file is not used.
+    ///
+    /// # Errors
+    /// A parameter that must be there is missing, or has another shape or no real numbers; nothing at all is
+    /// found; a prefix or path is nobody's; two tensors would be one parameter. The model stays as it was.
+    pub fn load_partial(&mut self, path: impl AsRef<Path>, partial: &Partial) -> Result<LoadReport, Error> {
+        checkpoint::load_partial(&mut self.weights, path.as_ref(), partial)
     }
 
     /// Saves all that is needed to go on training as if nothing had happened: weights, the optimiser with its

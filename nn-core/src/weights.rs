@@ -1,10 +1,13 @@
 use std::marker::PhantomData;
+use std::path::Path;
 
 use nn_kernels::{Device, Float, View, ViewMut};
 
+use crate::checkpoint::{self, LoadReport};
 use crate::error::{Error, nearest};
 use crate::init::{Init, Initialiser};
 use crate::layer::Declared;
+use crate::partial::Partial;
 use crate::table::{Parameter, Run, parameters, runs};
 use crate::tensors::{State, slice, slice_mut};
 
@@ -102,6 +105,21 @@ impl<M: Declared, D: Device> Weights<M, D> {
         let values: Vec<_> = values.iter().map(|v| v.to_f64()).collect();
         self.write(i, &values);
         Ok(())
+    }
+
+    /// Saves them, state included, as [`Model::save`](crate::Model::save) does.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        checkpoint::save(self, path.as_ref())
+    }
+
+    /// Loads them as [`Model::load`](crate::Model::load) does: all, or nothing.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<LoadReport, Error> {
+        checkpoint::load(self, path.as_ref())
+    }
+
+    /// Loads some of them as [`Model::load_partial`](crate::Model::load_partial) does.
+    pub fn load_partial(&mut self, path: impl AsRef<Path>, partial: &Partial) -> Result<LoadReport, Error> {
+        checkpoint::load_partial(self, path.as_ref(), partial)
     }
 
     /// A copy with memory of its own.

@@ -20,7 +20,7 @@ use crate::glue::{self, Step};
 use crate::layer::{Declared, Forward, Layer, Module, Params, Vjp};
 use crate::signature::{Sig, Signature};
 use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut};
-use crate::tree::Node;
+use crate::tree::{Child, Node};
 use crate::views::{Access, Views};
 use crate::{Size, Text};
 
@@ -187,7 +187,16 @@ pub fn vjp<D: Device, A: Runs<D>>(
     glue::vjp::<D, A::Layer, A::X>(cx, step, params, state, x, y, saved, dy, dx, dparams, scratch);
 }
 
+/// Adds the rows of a layer that is called by its type to a table.
+pub fn describe<D: Device, A: Runs<D>>(out: &mut Describe) {
+    <A::Layer as Module<D, A::X>>::describe(out);
+}
+
 /// Adds the rows of a module's part to a table.
-pub fn describe<D: Device, A: Runs<D>>(out: &mut Describe, name: &str) {
-    out.within(name, |out| <A::Layer as Module<D, A::X>>::describe(out));
+pub fn describe_part<D: Device, A: Runs<D>>(out: &mut Describe, part: Option<&Child>) {
+    let walk = <A::Layer as Module<D, A::X>>::describe;
+    match part {
+        Some(part) => out.part(part, walk),
+        None => walk(out),
+    }
 }

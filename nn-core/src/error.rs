@@ -167,6 +167,14 @@ pub enum Error {
         /// Every tensor that does not fit.
         report: Box<crate::checkpoint::LoadReport>,
     },
+    /// A checkpoint of which nothing, or not clearly what, can be loaded in part.
+    #[error("{} can't be loaded in part: {reason}", path.display())]
+    NotPartial {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// A checkpoint that does not hold what resuming needs.
     #[error("{} can't be resumed from: {reason}", path.display())]
     NotResumable {

@@ -22,6 +22,7 @@ mod layers;
 mod loss;
 mod model;
 mod optim;
+mod partial;
 mod real;
 mod schedule;
 mod signature;
@@ -72,6 +73,7 @@ pub use nn_kernels::ops::Reduction;
 pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, View, ViewMut};
 pub use nn_macros::{layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
+pub use partial::Partial;
 pub use real::{NegativeSci, Real, Sci};
 pub use schedule::Schedule;
 pub use signature::{Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType};
@@ -80,7 +82,7 @@ pub use summary::Summary;
 pub use table::{Parameter, Run, parameters_of};
 pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
 pub use text::Text;
-pub use tree::{Child, Field, Leaf, Node, Role, Stored};
+pub use tree::{Child, Field, Leaf, Node, Piece, Role, Stored};
 pub use views::{Access, Arenas, FromArenas, TensorView, Views};
 pub use weights::Weights;
 pub use workspace::Workspace;
@@ -90,13 +92,14 @@ pub use workspace::Workspace;
 pub mod __private {
     pub use crate::at::{
         At, Inert, NoLayer, NoPart, NoSig, NoUses, Part, Runs, SigOf, Unknown, Uses, UsesOf, describe,
-        forward, has_forward, vjp,
+        describe_part, forward, has_forward, vjp,
     };
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
     pub use crate::glue::{Step, gradient, kept, value};
     pub use crate::size::{largest, sum};
     pub use crate::tree::{
-        check_declared, check_free, check_possible, check_split, check_used, field, module_rule, within,
+        check_declared, check_free, check_possible, check_split, check_used, child, field, module_rule,
+        within,
     };
     pub use crate::*;
 }

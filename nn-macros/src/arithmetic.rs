@@ -46,7 +46,7 @@ impl Arithmetic<'_> {
                 }
                 Callee::Field(_) => None,
             });
-            quote!(__nn::Part::<#own #args>::TREE.check_ties(), #(#free,)*)
+            quote!(__nn::Part::<#own #args>::TREE.check(), #(#free,)*)
         });
         let found = self.found();
         let of_plan = |name: &str| self.of_plan(&Ident::new(name, Span::call_site()));
@@ -60,9 +60,12 @@ impl Arithmetic<'_> {
 
         let (forward, vjp) = (self.forward(), self.vjp());
         let aliases: Vec<_> = (0..graph.nodes.len()).map(|k| self.layer(k)).collect();
-        let describe = graph.nodes.iter().zip(&aliases).map(|(node, layer)| {
-            let shown = self.key(node);
-            quote!(__nn::describe::<__nn_D, #layer>(out, #shown);)
+        let describe = graph.nodes.iter().zip(&aliases).map(|(node, layer)| match &node.callee {
+            Callee::Field(name) => {
+                let (tree, fields, name) = (of_plan("TREE"), of_plan("FIELDS"), name.to_string());
+                quote!(__nn::describe_part::<__nn_D, #layer>(out, __nn::child(#tree, #fields, #name));)
+            }
+            Callee::Path(_) => quote!(__nn::describe::<__nn_D, #layer>(out);),
         });
         let uses = self.all_used.then(|| {
             let used = graph.nodes.iter().filter_map(|n| match &n.callee {

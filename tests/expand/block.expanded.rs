@@ -294,7 +294,7 @@ const _: () = {
             &__nn::SigOf::<::nn::S1<D>>::SIG,
             &<__nn_V4<D> as __nn::Signature>::SIG,
             &[
-                __nn::Part::<BlockOf<D>>::TREE.check_ties(),
+                __nn::Part::<BlockOf<D>>::TREE.check(),
                 __nn::check_free(
                     &__nn::Part::<::nn::Add>::LABEL,
                     __nn::Part::<::nn::Add>::TREE,
@@ -519,10 +519,19 @@ const _: () = {
             ::core::mem::drop(g1);
         }
         fn describe(out: &mut __nn::Describe) {
-            __nn::describe::<__nn_D, __nn_L0<D>>(out, "norm");
-            __nn::describe::<__nn_D, __nn_L1<D>>(out, "up");
-            __nn::describe::<__nn_D, __nn_L2<D>>(out, "down");
-            __nn::describe::<__nn_D, __nn_L3<D>>(out, "");
+            __nn::describe_part::<
+                __nn_D,
+                __nn_L0<D>,
+            >(out, __nn::child(__nn_Plan::<D>::TREE, __nn_Plan::<D>::FIELDS, "norm"));
+            __nn::describe_part::<
+                __nn_D,
+                __nn_L1<D>,
+            >(out, __nn::child(__nn_Plan::<D>::TREE, __nn_Plan::<D>::FIELDS, "up"));
+            __nn::describe_part::<
+                __nn_D,
+                __nn_L2<D>,
+            >(out, __nn::child(__nn_Plan::<D>::TREE, __nn_Plan::<D>::FIELDS, "down"));
+            __nn::describe::<__nn_D, __nn_L3<D>>(out);
         }
     }
     impl<D: ::nn::Dim> __nn::Declared for BlockOf<D> {

@@ -266,8 +266,14 @@ const _: () = {
             ::core::mem::drop(g1);
         }
         fn describe(out: &mut __nn::Describe) {
-            __nn::describe::<__nn_D, __nn_L0>(out, "0");
-            __nn::describe::<__nn_D, __nn_L1>(out, "1");
+            __nn::describe_part::<
+                __nn_D,
+                __nn_L0,
+            >(out, __nn::child(__nn_Plan::TREE, __nn_Plan::FIELDS, "_0"));
+            __nn::describe_part::<
+                __nn_D,
+                __nn_L1,
+            >(out, __nn::child(__nn_Plan::TREE, __nn_Plan::FIELDS, "_1"));
         }
     }
     impl __nn::Declared for Net {

@@ -237,3 +237,23 @@ fn forward_and_vjp_of_a_layer_allocate_nothing() {
         <L as Module<_, T![64]>>::vjp(&mut cx, call);
     });
 }
+
+#[test]
+fn sampling_allocates_nothing() {
+    let _alone = alone();
+    let logits = values(5000);
+    let temperature = 1.5;
+    for sampling in [
+        Sampling::Greedy,
+        Sampling::Temperature { temperature },
+        Sampling::TopK { k: 40, temperature },
+        // Sorts more than it does at first.
+        Sampling::TopP { p: 0.9, temperature },
+        Sampling::MinP { p: 0.05, temperature },
+    ] {
+        let mut sampler = Sampler::new(sampling, logits.len(), 1).unwrap();
+        assert_none(&format!("{sampling:?}"), || {
+            sampler.sample(&logits).unwrap();
+        });
+    }
+}

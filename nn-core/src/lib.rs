@@ -22,6 +22,7 @@ mod loss;
 mod model;
 mod optim;
 mod real;
+mod sample;
 mod schedule;
 mod signature;
 mod size;
@@ -68,6 +69,7 @@ pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memo
 pub use nn_macros::{layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
 pub use real::{NegativeSci, Real, Sci};
+pub use sample::{Sampler, SamplerState, Sampling};
 pub use schedule::Schedule;
 pub use signature::{Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType};
 pub use size::Size;

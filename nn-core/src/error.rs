@@ -133,6 +133,12 @@ pub enum Error {
         /// How many there are.
         samples: usize,
     },
+    /// A way to sample that is none, or logits that can't be sampled from.
+    #[error("can't sample: {reason}")]
+    Sampling {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// Values for a parameter that has another number of them.
     #[error("`{path}` has {expected} values, {found} were given")]
     ParameterLength {

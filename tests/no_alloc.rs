@@ -104,6 +104,8 @@ sequential! {
 struct Language {
     tokens: Embedding<64, 32>,
     turn: RoPE<24, 2, 16>,
+    qkv: Linear<32, 96>,
+    attend: CausalAttention<24, 2, 16>,
     norm: RMSNorm<32>,
     up: LinearSwish<32, 96>,
     down: Linear<96, 32>,
@@ -114,6 +116,7 @@ struct Language {
 impl Language {
     fn forward(&self, ids: Ids<T![24]>) -> T![24, 64] {
         let x = self.turn(self.tokens(ids));
+        let x = x + self.attend(self.qkv(x));
         self.head(x + self.down(self.up(self.norm(x))))
     }
 }

@@ -12,7 +12,7 @@ mod random;
 mod table;
 
 pub use conv::{Conv, Conv2dSpec};
-pub use elementwise::{Binary, Elementwise, Unary};
+pub use elementwise::{Binary, Elementwise, GatedSpec, Unary};
 pub use layout::{Block, Layout, PermuteSpec, RopeSpec};
 pub use linear::{Linear, LinearSpec};
 pub use loss::{Loss, Reduction};

@@ -85,6 +85,11 @@ layers! {
     gelu: GELU, T![37, 101];
     gelu_tanh: GELUTanh, T![37, 101];
     elu: ELU, T![37, 101];
+    swiglu: SwiGLU<51>, T![37, 102];
+    glu: GLU<51>, T![37, 102];
+    swiglu_feed_forward: SwiGLUFeedForward<33, 80>, T![17, 33];
+    feed_forward_gelu: FeedForwardGELU<33, 80>, T![17, 33];
+    feed_forward_sigmoid: FeedForward<33, 80, Sigmoid>, T![17, 33];
     add: Add, (T![37, 101], T![37, 101]);
     mul: Mul, (T![37, 101], T![37, 101]);
     softmax: Softmax, T![19, 203];

@@ -109,6 +109,8 @@ struct Language {
     norm: RMSNorm<32>,
     up: LinearSwish<32, 96>,
     down: Linear<96, 32>,
+    gated: SwiGLUFeedForward<32, 48>,
+    wide: FeedForwardGELU<32, 48>,
     #[tied = "tokens.weight"]
     head: TiedLinear<32, 64>,
 }
@@ -117,7 +119,8 @@ impl Language {
     fn forward(&self, ids: Ids<T![24]>) -> T![24, 64] {
         let x = self.turn(self.tokens(ids));
         let x = x + self.attend(self.qkv(x));
-        self.head(x + self.down(self.up(self.norm(x))))
+        let x = x + self.down(self.up(self.norm(x)));
+        self.head(self.wide(self.gated(x)))
     }
 }
 

@@ -73,6 +73,9 @@ impl<D: Device> Step<D> {
             Some(out!(f, 200)),
             out!(g, s.vjp_scratch()),
         );
+        let s = GatedSpec { act, rows: 64, cols: 32 * 64, gate_last: false };
+        d.gated(&s, a, out!(c, N / 2));
+        d.gated_vjp(&s, a, of!(b, N / 2), D::reborrow(&mut c));
         for (batch, groups) in [(8, 1), (1, 1), (8, 16)] {
             let s = Conv2dSpec {
                 batch,

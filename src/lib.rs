@@ -3,6 +3,7 @@
 //! # Where to find what
 //!
 //! * Declaring models: [`module`](macro@module), [`sequential!`], [`T!`], [`layer`](macro@layer).
+//! * Parameters by path, or as typed fields: [`Weights::get`], [`Weights::view`].
 //! * Running them: [`Model`], or [`Weights`] and [`Workspace`] where threads share one set of weights.
 //! * Training: [`Loss`], [`Optimizer`], [`Schedule`], [`Batches`], [`Initialiser`].
 //! * Writing a layer: [`Params`], [`Layer`], [`Module`], and [`check`] to test it.
@@ -20,7 +21,16 @@ pub use nn_core::*;
 /// `LayerNorm<D, 1e-12>`. Field attributes:
 /// * `#[init(Zero)]`: the [`Initialiser`] of everything below, in place of the layers' own;
 /// * `#[tied = "tok.weight"]`: no parameter of its own: it uses, and adds its gradient to, the parameter at that path of the same
-///   module.
+///   module;
+/// * `#[rename = "self.query"]`: its name in a checkpoint, as another library has it. It may have dots; an empty one leaves the
+///   field out of the names of its parameters;
+/// * `#[fused("query", "key", "value")]`: one layer here, several in a checkpoint: each an equal part of the rows (first axis) of every
+///   parameter, or so many: `#[fused("q_proj" = { H * D }, "k_proj" = 64, "v_proj" = 64)]`. The parts are parameters like any
+///   other, by their names: each is initialised, saved and loaded alone. In memory they lie together and run as one.
+///
+/// The struct itself may say how its fields are called in a checkpoint, `#[module(rename_all = "camelCase")]`, or `PascalCase`,
+/// `snake_case`, `SCREAMING_SNAKE_CASE`, `kebab-case`, `SCREAMING-KEBAB-CASE`; a field's own `#[rename]` goes before. Paths
+/// (of [`Weights::get`], of `#[tied]`, of the summary) are those of the checkpoint.
 ///
 /// **On an impl**, `fn forward(&self, x: T![..], ..) -> T![..]` is read, and its gradient is written. Its body is made of `let` (with
 /// tuples), calls of fields (`self.up(x)`), layers without parameters by their type (`ReLU(x)`, `MaxPool2D::<2>(x)`),
@@ -59,6 +69,45 @@ pub use nn_core::*;
 /// assert_eq!(loss, 0.0625);
 /// # Ok::<(), nn::Error>(())
 /// ```
+///
+/// Under the names of another library:
+///
+/// ```
+/// use nn::{LayerNorm, Linear, Model, Slice, T, module, parameters_of};
+///
+/// #[module(rename_all = "camelCase")]
+/// struct Scores<const D: usize> {
+///     #[fused("self.query", "self.key")]
+///     query_and_key: Linear<D, { 2 * D }>,
+///     #[rename = "output.LayerNorm"]
+///     norm: LayerNorm<D, 1e-12>,
+///     last_layer: Linear<D, D>,
+/// }
+///
+/// #[module]
+/// impl<const D: usize> Scores<D> {
+///     fn forward(&self, x: T![D]) -> T![D] {
+///         let both = self.query_and_key(x);
+///         self.last_layer(self.norm(Slice::<0, 0, 4>(both) * Slice::<0, 4, 8>(both)))
+///     }
+/// }
+///
+/// #[module]
+/// type Small = Scores<4>;
+///
+/// let names: Vec<_> = parameters_of::<Small>().iter().map(|p| format!("{} {}", p.path, p.dims)).collect();
+/// assert_eq!(names, [
+///     "self.query.weight [4, 4]",
+///     "self.query.bias [4]",
+///     "self.key.weight [4, 4]",
+///     "self.key.bias [4]",
+///     "output.LayerNorm.weight [4]",
+///     "output.LayerNorm.bias [4]",
+///     "lastLayer.weight [4, 4]",
+///     "lastLayer.bias [4]",
+/// ]);
+/// # Ok::<(), nn::Error>(())
+/// ```
 pub use nn_macros::module;
 
 /// Declares a chain of layers: `VIS Name: [IN] -> [OUT] = Layer, name: Layer, …`.
@@ -82,9 +131,10 @@ pub use nn_macros::module;
 /// ```
 pub use nn_macros::sequential;
 
-/// Declares a leaf layer: `#[layer] pub struct Name<const A: usize, …>;`.
+/// Declares a leaf layer: `#[layer(weight: S2<B, A>, bias: Option<S1<B>>)] pub struct Name<const A: usize, const B: usize, …>;`.
 ///
 /// It becomes a struct over dimensions that are types, `NameOf<A, …>`, and the alias `Name` with `const` parameters; with [`Rebind`]
-/// implemented, so that its arguments can be computed in a module. Type parameters and defaults pass through. What it computes, one
+/// implemented, so that its arguments can be computed in a module. Type parameters and defaults pass through. The parameters are named with
+/// their shapes in a checkpoint, for [views](Weights::view) of them: none, if there are none; `own_views`, to implement [`Views`] by hand. What it computes, one
 /// implements: [`Params`], [`Layer`] and [`Module`].
 pub use nn_macros::layer;

@@ -20,7 +20,8 @@ use crate::glue::{self, Step};
 use crate::layer::{Declared, Forward, Layer, Module, Params, Vjp};
 use crate::signature::{Sig, Signature};
 use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut};
-use crate::tree::Node;
+use crate::tree::{Child, Node};
+use crate::views::{Access, Views};
 use crate::{Size, Text};
 
 /// The layer `L` as it is given `X`.
@@ -31,6 +32,8 @@ impl<L: Layer<X>, X: Signature> At<L, X> {
     pub const KEEPS_X: bool = L::KEEPS_X;
     pub const KEEPS_Y: bool = L::KEEPS_Y;
     pub const SAVED: Size = L::SAVED;
+    pub const CACHE: Size = L::CACHE;
+    pub const CAUSAL: bool = L::CAUSAL;
     pub const SCRATCH: Size = L::SCRATCH;
     pub const VJP_SCRATCH: Size = L::VJP_SCRATCH;
     pub const MACS: usize = L::MACS;
@@ -43,6 +46,8 @@ pub trait NoLayer {
     const KEEPS_X: bool = false;
     const KEEPS_Y: bool = false;
     const SAVED: Size = Size::ZERO;
+    const CACHE: Size = Size::ZERO;
+    const CAUSAL: bool = true;
     const SCRATCH: Size = Size::ZERO;
     const VJP_SCRATCH: Size = Size::ZERO;
     const MACS: usize = 0;
@@ -97,6 +102,9 @@ pub struct Inert;
 
 impl Params for Inert {
     const LABEL: Text = Text::new().str("?");
+}
+impl Views for Inert {
+    type View<A: Access> = ();
 }
 impl<X: Signature> Layer<X> for Inert {
     const RULE: Rule = Rule::ok(Sig::POISON);
@@ -179,7 +187,16 @@ pub fn vjp<D: Device, A: Runs<D>>(
     glue::vjp::<D, A::Layer, A::X>(cx, step, params, state, x, y, saved, dy, dx, dparams, scratch);
 }
 
+/// Adds the rows of a layer that is called by its type to a table.
+pub fn describe<D: Device, A: Runs<D>>(out: &mut Describe) {
+    <A::Layer as Module<D, A::X>>::describe(out);
+}
+
 /// Adds the rows of a module's part to a table.
-pub fn describe<D: Device, A: Runs<D>>(out: &mut Describe, name: &str) {
-    out.within(name, |out| <A::Layer as Module<D, A::X>>::describe(out));
+pub fn describe_part<D: Device, A: Runs<D>>(out: &mut Describe, part: Option<&Child>) {
+    let walk = <A::Layer as Module<D, A::X>>::describe;
+    match part {
+        Some(part) => out.part(part, walk),
+        None => walk(out),
+    }
 }

@@ -127,9 +127,8 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
     pub fn init(&mut self, seed: u64) {
         for place in &self.places {
             let arena = if place.in_state { &mut self.state } else { &mut self.params };
-            for (to, value) in arena[range(place)].iter_mut().zip(place.initial(seed)) {
-                *to = D::Elem::from_f64(value);
-            }
+            let values: Vec<_> = place.initial(seed).into_iter().map(D::Elem::from_f64).collect();
+            place.scatter(&values, &mut arena[place.span()]);
         }
     }
 
@@ -157,24 +156,22 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
         let place = find(&self.places, path);
         assert_eq!(values.len(), place.len(), "`{path}` is {}", place.dims);
         let arena = if place.in_state { &mut self.state } else { &mut self.params };
-        arena[range(place)].copy_from_slice(&place.reorder(values, true));
+        place.scatter(values, &mut arena[place.span()]);
     }
 
     /// A parameter or a state, in the checkpoint's layout. Panics if there is none of that name.
     #[track_caller]
     pub fn get(&self, path: &str) -> Vec<D::Elem> {
         let place = find(&self.places, path);
-        place.reorder(
-            if place.in_state { &self.state[range(place)] } else { &self.params[range(place)] },
-            false,
-        )
+        let arena = if place.in_state { &self.state } else { &self.params };
+        place.gather(&arena[place.span()])
     }
 
     /// The gradient of a parameter, in the checkpoint's layout. Panics if there is none of that name.
     #[track_caller]
     pub fn gradient(&self, gradients: &Gradients<D::Elem>, path: &str) -> Vec<D::Elem> {
         let place = find(&self.places, path);
-        place.reorder(&gradients.dparams[range(place)], false)
+        place.gather(&gradients.dparams[place.span()])
     }
 
     /// How many values each tensor has, over the whole batch.
@@ -246,8 +243,8 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
         let eps = if size_of::<D::Elem>() == 8 { f64::EPSILON } else { f64::from(f32::EPSILON) };
         let mut padding = vec![true; dparams.len()];
         for place in self.places.iter().filter(|p| !p.in_state) {
-            padding[range(place)].fill(false);
-            for i in range(place) {
+            for i in place.stretches().flatten() {
+                padding[i] = false;
                 let (alone, sum) = (dparams[i].to_f64(), added[i].to_f64());
                 let near = (sum - 1.0 - alone).abs() <= 1e4 * eps * (1.0 + alone.abs());
                 assert!(
@@ -346,10 +343,6 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
             }
         }
     }
-}
-
-fn range(place: &Parameter) -> std::ops::Range<usize> {
-    place.offset..place.offset + place.len()
 }
 
 #[track_caller]
@@ -512,11 +505,12 @@ impl Options {
                 report.tensors.push((format!("input {i}"), error(gradient, &slopes, size)));
             }
         }
-        let params: Vec<_> =
-            run.places.iter().filter(|p| !p.in_state).map(|p| (p.path.clone(), range(p))).collect();
-        for (path, range) in params {
-            let slopes: Vec<_> = range.clone().map(|k| slope(&mut run, &mut inputs, At::Param(k))).collect();
-            report.tensors.push((path, error(&gradients.dparams[range], &slopes, size)));
+        let optimised: Vec<_> = run.places.iter().filter(|p| !p.in_state).cloned().collect();
+        for p in optimised {
+            let elements = || p.stretches().flatten();
+            let slopes: Vec<_> = elements().map(|k| slope(&mut run, &mut inputs, At::Param(k))).collect();
+            let gradient: Vec<_> = elements().map(|k| gradients.dparams[k]).collect();
+            report.tensors.push((p.path, error(&gradient, &slopes, size)));
         }
         report
     }

@@ -14,6 +14,7 @@ use crate::batches::{Batches, Position};
 use crate::error::{Error, nearest};
 use crate::layer::Declared;
 use crate::optim::{Optimizer, Restored};
+use crate::partial::Partial;
 use crate::weights::Weights;
 
 /// Tensors beside the parameters in a checkpoint for resuming: `optimizer/exp_avg/fc1.weight`. No field's name
@@ -39,6 +40,8 @@ pub struct LoadReport {
     pub mistyped: Vec<(String, String)>,
     /// Tensors that were converted to the model's type: path and their type.
     pub converted: Vec<(String, String)>,
+    /// Parameters that a partial loading left as they were.
+    pub kept: Vec<String>,
 }
 
 impl LoadReport {
@@ -74,6 +77,9 @@ impl fmt::Display for LoadReport {
         }
         for (path, dtype) in &self.converted {
             writeln!(f, "  converted  {path} from {dtype}")?;
+        }
+        for path in &self.kept {
+            writeln!(f, "  kept       {path}")?;
         }
         Ok(())
     }
@@ -201,17 +207,37 @@ fn native<E: Pod>() -> Dtype {
     Host::<E> { shape: Vec::new(), values: Vec::new() }.dtype()
 }
 
-/// Reads every parameter, in the arena's order, and reports what does not fit.
-fn read<M: Declared, D: Device>(weights: &Weights<M, D>, file: &Parsed<'_>) -> (Vec<Vec<f64>>, LoadReport) {
+/// The values of a model's parameters, by number.
+type Found = Vec<(usize, Vec<f64>)>;
+
+/// Reads every parameter, or those of a partial loading, and reports what does not fit.
+fn read<M: Declared, D: Device>(
+    weights: &Weights<M, D>,
+    file: &Parsed<'_>,
+    partial: Option<&Partial>,
+) -> (Found, LoadReport) {
     let mut report = LoadReport::default();
     let mut all = Vec::new();
-    let extra = |name: &str| file.resumes() && name.starts_with(EXTRA);
-    let names: Vec<_> = file.tensors.names().into_iter().filter(|n| !extra(n)).collect();
-    for p in weights.parameters() {
-        let Ok(tensor) = file.tensors.tensor(&p.path) else {
+    let table = weights.parameters();
+    // What each tensor would be in the model, and what it is called in the file.
+    let names = file.names();
+    let mut names: Vec<_> =
+        names.map(|n| (partial.map_or_else(|| n.to_owned(), |p| p.to_model(n)), n)).collect();
+    names.sort();
+    let wanted = |path: &str| partial.is_none_or(|p| p.wants(path));
+    for (i, p) in table.iter().enumerate() {
+        let found = names.binary_search_by(|n| n.0.as_str().cmp(&p.path)).ok();
+        let found = found.filter(|_| wanted(&p.path)).and_then(|k| file.tensors.tensor(names[k].1).ok());
+        let Some(tensor) = found else {
+            if partial.is_some_and(|partial| !partial.wants(&p.path) || partial.may_be_missing(&p.path)) {
+                report.kept.push(p.path.clone());
+                continue;
+            }
             // A name that is some other parameter's is not this one's, misspelt.
-            let free = names.iter().copied().filter(|n| !weights.parameters().iter().any(|p| p.path == *n));
-            report.missing.push((p.path.clone(), nearest(&p.path, free)));
+            let free = names.iter().filter(|n| !table.iter().any(|p| p.path == n.0));
+            let near = nearest(&p.path, free.clone().map(|n| n.0.as_str()));
+            let near = near.and_then(|near| free.clone().find(|n| n.0 == near)).map(|n| n.1.to_owned());
+            report.missing.push((p.path.clone(), near));
             continue;
         };
         if tensor.shape() != p.dims.to_vec() {
@@ -225,12 +251,12 @@ fn read<M: Declared, D: Device>(weights: &Weights<M, D>, file: &Parsed<'_>) -> (
         if tensor.dtype() != native::<D::Elem>() {
             report.converted.push((p.path.clone(), format!("{:?}", tensor.dtype())));
         }
-        all.push(p.reorder(&values, true));
+        all.push((i, values));
     }
-    for name in names {
+    for (path, name) in &names {
         let counter = name.rsplit('.').next() == Some(COUNTER);
-        if !counter && !weights.parameters().iter().any(|p| p.path == *name) {
-            report.unused.push(name.to_owned());
+        if !counter && !(wanted(path) && table.iter().any(|p| p.path == *path)) {
+            report.unused.push((*name).to_owned());
         }
     }
     report.unused.sort();
@@ -251,6 +277,12 @@ impl Parsed<'_> {
     /// Whether it was saved for resuming.
     fn resumes(&self) -> bool {
         self.facts.contains_key("resume")
+    }
+
+    /// The tensors' names, without those of an optimiser.
+    fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        let resumes = self.resumes();
+        self.tensors.names().into_iter().filter(move |n| !(resumes && n.starts_with(EXTRA)))
     }
 }
 
@@ -320,12 +352,52 @@ pub(crate) fn load<M: Declared, D: Device>(
 ) -> Result<LoadReport, Error> {
     let bytes = open(path)?;
     let file = parse(path, &bytes)?;
-    let (all, report) = read(weights, &file);
+    let (all, report) = read(weights, &file, None);
     if !report.is_exact() {
         return Err(Error::Mismatch { path: path.to_owned(), report: Box::new(report) });
     }
-    for (i, values) in all.iter().enumerate() {
-        weights.write(i, values);
+    for (i, values) in &all {
+        weights.write(*i, values);
+    }
+    Ok(report)
+}
+
+pub(crate) fn load_partial<M: Declared, D: Device>(
+    weights: &mut Weights<M, D>,
+    path: &Path,
+    partial: &Partial,
+) -> Result<LoadReport, Error> {
+    partial.check(weights.parameters())?;
+    let bytes = open(path)?;
+    let file = parse(path, &bytes)?;
+    let refuse = |reason: String| Error::NotPartial { path: path.to_owned(), reason };
+    if let Some(prefix) = partial.idle(file.names()) {
+        let near = nearest(prefix, file.names()).map(|n| format!("; it has `{n}`")).unwrap_or_default();
+        return Err(refuse(format!("no name in it begins with `{prefix}`{near}")));
+    }
+    let mut names = HashMap::new();
+    for name in file.names() {
+        if let Some(other) = names.insert(partial.to_model(name), name) {
+            let (a, b) = if other < name { (other, name) } else { (name, other) };
+            return Err(refuse(format!("`{a}` and `{b}` would both be `{}`", partial.to_model(name))));
+        }
+    }
+    let (all, report) = read(weights, &file, Some(partial));
+    if !(report.missing.is_empty() && report.misshapen.is_empty() && report.mistyped.is_empty()) {
+        return Err(Error::Mismatch { path: path.to_owned(), report: Box::new(report) });
+    }
+    if all.is_empty() {
+        let (theirs, ours) = (report.unused.first(), report.kept.first());
+        let shown = |name: Option<&String>| name.map_or_else(|| "none".to_owned(), |n| format!("`{n}`"));
+        let reason = format!(
+            "none of its tensors is a parameter that is asked for: its first is {}, the model's {}",
+            shown(theirs),
+            shown(ours)
+        );
+        return Err(refuse(reason));
+    }
+    for (i, values) in &all {
+        weights.write(*i, values);
     }
     Ok(report)
 }
@@ -358,7 +430,7 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
     if version != VERSION {
         return Err(refuse(format!("its layout has the version {version:?}, and this reads {VERSION}")));
     }
-    let (all, report) = read(weights, &file);
+    let (all, report) = read(weights, &file, None);
     if !report.is_exact() {
         return Err(Error::Mismatch { path: path.to_owned(), report: Box::new(report) });
     }
@@ -395,7 +467,7 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
             if tensor.dtype() != native::<D::Elem>() {
                 return Err(other(&key, &tensor.dtype()));
             }
-            arena[p.offset..p.offset + p.len()].copy_from_slice(&p.reorder(&values, true));
+            p.scatter(&values, &mut arena[p.span()]);
         }
         moments.push((name.to_owned(), arena));
     }
@@ -410,8 +482,8 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
     let device = weights.device().clone();
     optimizer.restore(&device, M::TREE.params(), &saved).map_err(refuse)?;
     // From here on nothing can fail.
-    for (i, values) in all.iter().enumerate() {
-        weights.write(i, values);
+    for (i, values) in &all {
+        weights.write(*i, values);
     }
     *stream = new_stream;
     batches.seek(place);

@@ -3,8 +3,7 @@ use nn_kernels::{Cpu, Device};
 use crate::Size;
 use crate::layer::{Declared, Layer, Module};
 use crate::signature::{Sig, Signature};
-use crate::table::parameters;
-use crate::tree::Node;
+use crate::tree::{Child, Node};
 
 /// One leaf of a model, as `summary()` and `routes()` show it.
 #[derive(Clone, Debug)]
@@ -31,6 +30,8 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Describe {
     path: Vec<String>,
+    /// Within how many parts whose parameters are another's.
+    tied: usize,
     /// A row a leaf.
     pub rows: Vec<Row>,
 }
@@ -40,17 +41,6 @@ impl Describe {
     pub fn of<M: Module<D, X>, D: Device, X: Signature>() -> Self {
         let mut all = Self::default();
         M::describe(&mut all);
-        // Where the parameters are another's, the table has none below this path.
-        let table = parameters(M::TREE, None);
-        let below = |p: &str, path: &str| match p.strip_prefix(path) {
-            Some(rest) => path.is_empty() || rest.is_empty() || rest.starts_with('.'),
-            None => false,
-        };
-        for row in all.rows.iter_mut().filter(|row| row.params > 0) {
-            if !table.iter().any(|p| below(&p.path, &row.path)) {
-                row.params = 0;
-            }
-        }
         all
     }
 
@@ -61,7 +51,7 @@ impl Describe {
             path: self.path.join("."),
             layer: L::LABEL.as_str().to_owned(),
             out: L::RULE.out,
-            params: count(L::TREE),
+            params: if self.tied > 0 { 0 } else { count(L::TREE) },
             macs: L::MACS,
             saved: L::SAVED.plus(read),
             scratch: L::SCRATCH.max(L::VJP_SCRATCH),
@@ -69,7 +59,14 @@ impl Describe {
         });
     }
 
-    /// Goes down into a part; an empty name does not show.
+    /// Goes down into a part of a module.
+    pub fn part(&mut self, part: &Child, walk: impl FnOnce(&mut Self)) {
+        self.tied += usize::from(part.tied.is_some());
+        self.within(part.name, walk);
+        self.tied -= usize::from(part.tied.is_some());
+    }
+
+    /// Goes down into what has this name; an empty one does not show.
     pub fn within(&mut self, name: &str, walk: impl FnOnce(&mut Self)) {
         let shown = !name.is_empty();
         if shown {

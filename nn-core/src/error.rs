@@ -43,6 +43,18 @@ pub enum Error {
         /// The most there can be.
         bound: usize,
     },
+    /// More tokens than the model's context has room for, after those that a [`KvCache`](crate::KvCache) holds.
+    #[error(
+        "{given} tokens after {past} are more than the model's context of {context}: reset the cache or give fewer"
+    )]
+    ContextOverflow {
+        /// How many tokens the cache holds.
+        past: usize,
+        /// How many more were given.
+        given: usize,
+        /// The most there can be.
+        context: usize,
+    },
     /// A target that does not go with the output.
     #[error("{found} targets do not go with a batch of {batch}: {expected} are needed")]
     TargetLength {
@@ -160,6 +172,14 @@ pub enum Error {
         path: PathBuf,
         /// Every tensor that does not fit.
         report: Box<crate::checkpoint::LoadReport>,
+    },
+    /// A checkpoint of which nothing, or not clearly what, can be loaded in part.
+    #[error("{} can't be loaded in part: {reason}", path.display())]
+    NotPartial {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
     },
     /// A checkpoint that does not hold what resuming needs.
     #[error("{} can't be resumed from: {reason}", path.display())]

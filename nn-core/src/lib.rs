@@ -16,11 +16,13 @@ mod fault;
 mod glue;
 mod host;
 mod init;
+mod kv_cache;
 mod layer;
 mod layers;
 mod loss;
 mod model;
 mod optim;
+mod partial;
 mod real;
 mod sample;
 mod schedule;
@@ -31,6 +33,7 @@ mod table;
 mod tensors;
 mod text;
 mod tree;
+mod views;
 mod weights;
 mod workspace;
 
@@ -49,7 +52,9 @@ pub use init::{
     Init, Initialiser, Kaiming, KaimingNormal, Normal02, Orthogonal, TruncatedNormal, Xavier, XavierNormal,
     Zero,
 };
+pub use kv_cache::KvCache;
 pub use layer::{Arg, Declared, Forward, Keep, Layer, Module, Params, Place, Rebind, Vjp};
+pub use layers::attention::*;
 pub use layers::batch_norm::*;
 pub use layers::combine::*;
 pub use layers::conv::*;
@@ -62,12 +67,14 @@ pub use layers::norm::*;
 pub use layers::pool::*;
 pub use layers::rope::*;
 pub use layers::softmax::*;
+pub use layers::wrap::*;
 pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;
 pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, View, ViewMut};
 pub use nn_macros::{layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
+pub use partial::Partial;
 pub use real::{NegativeSci, Real, Sci};
 pub use sample::{Sampler, SamplerState, Sampling};
 pub use schedule::Schedule;
@@ -77,7 +84,8 @@ pub use summary::Summary;
 pub use table::{Parameter, Run, parameters_of};
 pub use tensors::{Region, RegionRef, State, Tensor, TensorMut, Tensors, TensorsMut, slice, slice_mut};
 pub use text::Text;
-pub use tree::{Child, Field, Leaf, Node, Role, Stored};
+pub use tree::{Child, Field, Leaf, Node, Piece, Role, Stored};
+pub use views::{Access, Arenas, FromArenas, TensorView, Views};
 pub use weights::Weights;
 pub use workspace::Workspace;
 
@@ -86,13 +94,14 @@ pub use workspace::Workspace;
 pub mod __private {
     pub use crate::at::{
         At, Inert, NoLayer, NoPart, NoSig, NoUses, Part, Runs, SigOf, Unknown, Uses, UsesOf, describe,
-        forward, has_forward, vjp,
+        describe_part, forward, has_forward, vjp,
     };
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
     pub use crate::glue::{Step, gradient, kept, value};
     pub use crate::size::{largest, sum};
     pub use crate::tree::{
-        check_declared, check_free, check_possible, check_split, check_used, field, module_rule, within,
+        check_declared, check_free, check_possible, check_split, check_used, child, field, module_rule,
+        within,
     };
     pub use crate::*;
 }

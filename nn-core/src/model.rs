@@ -13,6 +13,7 @@ use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
 use crate::loss::{Loss, Rows, Targets};
 use crate::optim::Optimizer;
+use crate::partial::Partial;
 use crate::summary::Summary;
 use crate::tensors::{State, Tensors, TensorsMut};
 use crate::weights::Weights;
@@ -126,8 +127,9 @@ impl<M: Declared, D: Device> Model<M, D> {
     pub fn gradient_norms(&self) -> Vec<(String, f64)> {
         let device = self.weights.device();
         let norm = |p: &crate::Parameter| {
-            let gradient = crate::tensors::slice::<D>(D::view(&self.gradients), p.offset, p.len());
-            device.sum_of_squares(gradient).sqrt()
+            let gradients = D::view(&self.gradients);
+            let each = p.stretches().map(|s| crate::tensors::slice::<D>(gradients, s.start, s.len()));
+            each.map(|gradient| device.sum_of_squares(gradient)).sum::<f64>().sqrt()
         };
         let optimised = self.weights.parameters().iter().filter(|p| !p.in_state);
         optimised.map(|p| (p.path.clone(), norm(p))).collect()
@@ -175,6 +177,16 @@ impl<M: Declared, D: Device> Model<M, D> {
     /// report says what differs, and the model stays as it was.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<LoadReport, Error> {
         checkpoint::load(&mut self.weights, path.as_ref())
+    }
+
+    /// Loads some of the weights, under other names if need be: for transfer learning. The report says what was
+    /// converted, what stayed as it was, and what of the file is not used.
+    ///
+    /// # Errors
+    /// A parameter that must be there is missing, or has another shape or no real numbers; nothing at all is
+    /// found; a prefix or path is nobody's; two tensors would be one parameter. The model stays as it was.
+    pub fn load_partial(&mut self, path: impl AsRef<Path>, partial: &Partial) -> Result<LoadReport, Error> {
+        checkpoint::load_partial(&mut self.weights, path.as_ref(), partial)
     }
 
     /// Saves all that is needed to go on training as if nothing had happened: weights, the optimiser with its
@@ -298,7 +310,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     ) -> Result<f64, Error> {
         let x = M::In::tensors::<E>(x);
         let extents = self.workspace.extents(&x)?;
-        let call = Call { extents, mode: Mode::Train, keep: true, stream: self.stream };
+        let call = Call { mode: Mode::Train, keep: true, stream: self.stream, ..Call::inference(extents) };
         let device = *self.weights.device();
         device.copy(self.weights.state(), Cpu::<E>::view_mut(&mut self.backup));
         let result = self.run(&device, x, call, loss);
@@ -332,7 +344,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     fn check_gradients(&self, device: &Cpu<E>) -> Result<(), Error> {
         let gradients = Cpu::<E>::view(&self.gradients);
         let mut optimised = self.weights.parameters().iter().filter(|p| !p.in_state);
-        let bad = optimised.find(|p| !device.all_finite(&gradients[p.offset..p.offset + p.len()]));
+        let bad = optimised.find(|p| !p.stretches().all(|stretch| device.all_finite(&gradients[stretch])));
         bad.map_or(Ok(()), |p| Err(Error::GradientNotFinite { path: p.path.clone() }))
     }
 

@@ -1,12 +1,14 @@
 //! The parameters of a model as a flat table, made once when the model is.
 
+use std::ops::Range;
+
 use nn_kernels::philox::Philox;
 
-use crate::dims::Dims;
+use crate::dims::{Dims, Extent};
 use crate::error::Error;
 use crate::init::Init;
 use crate::layer::Params;
-use crate::tree::{Node, Role, Stored};
+use crate::tree::{Child, Node, Role, Stored};
 
 /// One parameter of a model.
 #[derive(Clone, Debug)]
@@ -17,12 +19,15 @@ pub struct Parameter {
     pub dims: Dims,
     /// What it is for.
     pub role: Role,
-    pub(crate) stored: Stored,
+    stored: Stored,
     init: Init,
     /// In the state arena and not among the parameters.
     pub(crate) in_state: bool,
     /// First element in its arena.
     pub(crate) offset: usize,
+    /// How far apart two neighbours of a row lie, if it lies transposed: the rows of the whole matrix, of which
+    /// this may be some only.
+    step: usize,
 }
 
 impl Parameter {
@@ -44,9 +49,8 @@ impl Parameter {
     pub fn write<T: Copy>(&self, values: &[T], arena: &mut [T]) -> Result<(), Error> {
         self.expect(values.len())?;
         let found = arena.len().saturating_sub(self.offset);
-        let place = arena.get_mut(self.offset..self.offset + self.len());
-        let place = place.ok_or_else(|| self.length(found))?;
-        place.copy_from_slice(&self.reorder(values, true));
+        let place = arena.get_mut(self.span()).ok_or_else(|| self.too_short(found))?;
+        self.scatter(values, place);
         Ok(())
     }
 
@@ -56,37 +60,67 @@ impl Parameter {
     /// The arena is too short.
     pub fn read<T: Copy>(&self, arena: &[T]) -> Result<Vec<T>, Error> {
         let found = arena.len().saturating_sub(self.offset);
-        let place = arena.get(self.offset..self.offset + self.len());
-        Ok(self.reorder(place.ok_or_else(|| self.length(found))?, false))
+        Ok(self.gather(arena.get(self.span()).ok_or_else(|| self.too_short(found))?))
     }
 
     /// Whether so many values are as many as it has.
     pub(crate) fn expect(&self, found: usize) -> Result<(), Error> {
-        if found == self.len() { Ok(()) } else { Err(self.length(found)) }
+        if found == self.len() {
+            return Ok(());
+        }
+        Err(Error::ParameterLength { path: self.path.clone(), expected: self.len(), found })
     }
 
-    fn length(&self, found: usize) -> Error {
-        Error::ParameterLength { path: self.path.clone(), expected: self.len(), found }
+    fn too_short(&self, found: usize) -> Error {
+        Error::ParameterLength { path: self.path.clone(), expected: self.span().len(), found }
     }
 
-    /// From the checkpoint's order to the arena's, or back.
-    pub(crate) fn reorder<T: Copy>(&self, values: &[T], to_arena: bool) -> Vec<T> {
+    /// From its first element in the arena to its last. If it is a part of a matrix, other parts lie in between.
+    pub(crate) fn span(&self) -> Range<usize> {
+        let len = match self.stored {
+            _ if self.is_empty() => 0,
+            Stored::AsIs => self.len(),
+            Stored::Transposed => (self.dims.n(1) - 1) * self.step + self.dims.n(0),
+        };
+        self.offset..self.offset + len
+    }
+
+    /// The stretches of the arena that it fills.
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = Range<usize>> {
+        let (count, len) = match self.stored {
+            _ if self.is_empty() => (0, 0),
+            Stored::Transposed if self.step != self.dims.n(0) => (self.dims.n(1), self.dims.n(0)),
+            _ => (1, self.len()),
+        };
+        (0..count).map(move |i| self.offset + i * self.step).map(move |start| start..start + len)
+    }
+
+    /// Where in the span a value of the checkpoint's lies.
+    fn place(&self, i: usize) -> usize {
         match self.stored {
-            Stored::AsIs => values.to_vec(),
-            Stored::Transposed => {
-                let (rows, cols) = (self.dims.n(0), self.dims.n(1));
-                let (rows, cols) = if to_arena { (rows, cols) } else { (cols, rows) };
-                (0..values.len()).map(|i| values[(i % rows) * cols + i / rows]).collect()
-            }
+            Stored::AsIs => i,
+            Stored::Transposed => (i % self.dims.n(1)) * self.step + i / self.dims.n(1),
         }
     }
 
-    /// Its first values, in the arena's order. They depend on the seed and the path alone, so that a layer
+    /// Puts values in the checkpoint's order where they belong in the span.
+    pub(crate) fn scatter<T: Copy>(&self, values: &[T], span: &mut [T]) {
+        for (i, value) in values.iter().enumerate() {
+            span[self.place(i)] = *value;
+        }
+    }
+
+    /// The values of the span in the checkpoint's order.
+    pub(crate) fn gather<T: Copy>(&self, span: &[T]) -> Vec<T> {
+        (0..self.len()).map(|i| span[self.place(i)]).collect()
+    }
+
+    /// Its first values, in the checkpoint's order. They depend on the seed and the path alone, so that a layer
     /// more or less leaves the others as they are.
     pub(crate) fn initial(&self, seed: u64) -> Vec<f64> {
         let mut values = vec![0.0; self.len()];
         self.init.fill(&self.dims, &mut Philox::new(seed, hash(&self.path)), &mut values);
-        self.reorder(&values, true)
+        values
     }
 }
 
@@ -111,10 +145,14 @@ pub fn parameters_of<M: Params>() -> Vec<Parameter> {
     parameters(M::TREE, None)
 }
 
-/// Every parameter below `tree`, in the arena's order.
+/// Every parameter below `tree`, in the order of its parts.
 pub(crate) fn parameters(tree: &Node, init: Option<Init>) -> Vec<Parameter> {
     let mut all = Vec::new();
-    walk(tree, &Place { path: String::new(), params: 0, state: 0, init: None, model: init }, &mut all);
+    walk(
+        tree,
+        &Place { path: String::new(), params: 0, state: 0, frozen: false, init: None, model: init },
+        &mut all,
+    );
     all
 }
 
@@ -123,6 +161,8 @@ struct Place {
     path: String,
     params: usize,
     state: usize,
+    /// Whether parameters lie in the state arena.
+    frozen: bool,
     /// What an `#[init(..)]` says.
     init: Option<Init>,
     /// What the model's initialiser is, where none does.
@@ -130,36 +170,76 @@ struct Place {
 }
 
 fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
-    for (i, leaf) in node.leaves.iter().enumerate() {
-        let is_state = leaf.role == Role::State;
-        all.push(Parameter {
-            path: join(&at.path, leaf.name),
-            dims: leaf.dims,
-            role: leaf.role,
-            stored: leaf.stored,
-            init: choose(leaf.init, leaf.role, at.init.or(if leaf.decided { None } else { at.model })),
-            in_state: is_state,
-            offset: if is_state { at.state } else { at.params } + node.leaf_offset(i),
-        });
-    }
+    leaves(node, at, None, all);
     for (i, child) in node.children.iter().enumerate() {
         if child.tied.is_some() {
             continue;
         }
         let field = node.field(i);
         for copy in 0..child.times.unwrap_or(1) {
-            let path = join(&at.path, child.name);
-            let path = if child.times.is_some() { join(&path, &copy.to_string()) } else { path };
-            let place = Place {
-                path,
-                params: at.params + field.params + copy * child.node.params(),
-                state: at.state + field.state + copy * child.node.state(),
+            let (params, state) = match child.frozen {
+                true => {
+                    let start = at.state + field.state + copy * (child.node.params() + child.node.state());
+                    (start, start + child.node.params())
+                }
+                false => (
+                    at.params + field.params + copy * child.node.params(),
+                    at.state + field.state + copy * child.node.state(),
+                ),
+            };
+            let mut place = Place {
+                path: join(&at.path, if child.pieces.is_some() { "" } else { child.name }),
+                params,
+                state,
+                frozen: at.frozen || child.frozen,
                 // The outer choice is the more general one: the inner wins.
                 init: child.init.or(at.init),
                 model: at.model,
             };
-            walk(child.node, &place, all);
+            if child.times.is_some() {
+                place.path = join(&place.path, &copy.to_string());
+            }
+            match child.pieces {
+                None => walk(child.node, &place, all),
+                Some(pieces) => {
+                    let outer = place.path.clone();
+                    for (k, piece) in pieces.iter().enumerate() {
+                        place.path = join(&outer, piece.name);
+                        leaves(child.node, &place, Some((child, k)), all);
+                    }
+                }
+            }
         }
+    }
+}
+
+/// The own parameters of a node, or piece `k` of each of those of a field that is several of a checkpoint's.
+fn leaves(node: &Node, at: &Place, piece: Option<(&Child, usize)>, all: &mut Vec<Parameter>) {
+    for (i, leaf) in node.leaves.iter().enumerate() {
+        let is_state = leaf.role == Role::State;
+        let start = if is_state { at.state } else { at.params } + node.leaf_offset(i);
+        let step = leaf.dims.n_or_one(0);
+        let (offset, dims) = match piece.map(|(child, k)| child.rows(k, step)) {
+            None => (start, leaf.dims),
+            Some((first, rows)) => {
+                let apart = if leaf.stored == Stored::Transposed {
+                    1
+                } else {
+                    leaf.dims.product(1, leaf.dims.rank()).n
+                };
+                (start + first * apart, leaf.dims.with(0, Extent::new(rows)))
+            }
+        };
+        all.push(Parameter {
+            path: join(&at.path, leaf.name),
+            dims,
+            role: leaf.role,
+            stored: leaf.stored,
+            init: choose(leaf.init, leaf.role, at.init.or(if leaf.decided { None } else { at.model })),
+            in_state: is_state || at.frozen,
+            offset,
+            step,
+        });
     }
 }
 

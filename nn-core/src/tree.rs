@@ -1,5 +1,5 @@
 use crate::Text;
-use crate::dims::Dims;
+use crate::dims::{Dims, Extent};
 use crate::fault::{Fault, Rule};
 use crate::init::Init;
 use crate::signature::Sig;
@@ -80,7 +80,7 @@ impl Leaf {
         self
     }
 
-    const fn room(&self) -> usize {
+    pub(crate) const fn room(&self) -> usize {
         // An impossible dimension is a fault elsewhere.
         if self.dims.is_poison() { 0 } else { at_most(self.dims.numel()).next_multiple_of(ALIGN) }
     }
@@ -89,7 +89,7 @@ impl Leaf {
 /// A named part of a module.
 #[derive(Clone, Copy, Debug)]
 pub struct Child {
-    /// The field's name in a checkpoint; empty for a wrapper that does not show.
+    /// The field's name in a checkpoint, which may have dots; empty for one that does not show.
     pub name: &'static str,
     /// What it is.
     pub node: &'static Node,
@@ -99,12 +99,43 @@ pub struct Child {
     pub init: Option<Init>,
     /// The parameter, by path from this module, whose storage this part uses instead of its own.
     pub tied: Option<&'static str>,
+    /// Whether its parameters lie in the state arena, before its state: nobody optimises what lies there.
+    pub frozen: bool,
+    /// The several layers that it is in a checkpoint, if it is. Their names are in the place of its own, which
+    /// is shown only.
+    pub pieces: Option<&'static [Piece]>,
+}
+
+/// One of several layers of a checkpoint that are one here: some rows of each of its parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Its name in the checkpoint.
+    pub name: &'static str,
+    /// How many rows of the whole it is; `None` if all pieces are alike.
+    pub rows: Option<Extent>,
+}
+
+impl Piece {
+    /// One of several that are alike.
+    pub const fn equal(name: &'static str) -> Self {
+        Self { name, rows: None }
+    }
+    /// One with so many rows.
+    pub const fn of(name: &'static str, rows: Extent) -> Self {
+        Self { name, rows: Some(rows) }
+    }
 }
 
 impl Child {
     /// A part with storage of its own.
     pub const fn new(name: &'static str, node: &'static Node) -> Self {
-        Self { name, node, times: None, init: None, tied: None }
+        Self { name, node, times: None, init: None, tied: None, frozen: false, pieces: None }
+    }
+    /// The same, in a checkpoint several layers, each so many rows (first axis) of every parameter: the
+    /// projections to query, key and value that are computed as one.
+    pub const fn fused(mut self, pieces: &'static [Piece]) -> Self {
+        self.pieces = Some(pieces);
+        self
     }
     /// The same with another initialiser.
     pub const fn init(mut self, init: Init) -> Self {
@@ -116,10 +147,35 @@ impl Child {
         self.tied = Some(path);
         self
     }
+    /// The same, not to be optimised.
+    pub const fn frozen(mut self) -> Self {
+        self.frozen = true;
+        self
+    }
     /// So many copies.
     pub const fn times(mut self, n: usize) -> Self {
         self.times = Some(n);
         self
+    }
+
+    /// The first row and the number of rows of piece `k` of a parameter with so many. What does not add up is a
+    /// fault elsewhere.
+    pub(crate) const fn rows(&self, k: usize, all: usize) -> (usize, usize) {
+        let Some(pieces) = self.pieces else { return (0, all) };
+        let (mut first, mut rows, mut i) = (0, 0, 0);
+        while i <= k && i < pieces.len() {
+            first += rows;
+            rows = match pieces[i].rows {
+                Some(rows) if rows.is_poison() => 0,
+                Some(rows) => rows.n,
+                None => all / pieces.len(),
+            };
+            if rows > all - first {
+                rows = all - first;
+            }
+            i += 1;
+        }
+        (first, rows)
     }
 
     const fn copies(&self) -> usize {
@@ -129,10 +185,11 @@ impl Child {
         }
     }
     const fn params(&self) -> usize {
-        if self.tied.is_some() { 0 } else { times(self.node.params, self.copies()) }
+        if self.tied.is_some() || self.frozen { 0 } else { times(self.node.params, self.copies()) }
     }
     const fn state(&self) -> usize {
-        times(self.node.state, self.copies())
+        let params = if self.frozen && self.tied.is_none() { self.node.params } else { 0 };
+        times(at_most(params + self.node.state), self.copies())
     }
 }
 
@@ -143,6 +200,8 @@ pub struct Node {
     pub leaves: &'static [Leaf],
     /// Its parts.
     pub children: &'static [Child],
+    /// Whether it stands for its only part, and does not show itself.
+    pub(crate) wraps: bool,
     params: usize,
     state: usize,
 }
@@ -168,12 +227,17 @@ impl Node {
             state += children[i].state();
             i += 1;
         }
-        Self { leaves, children, params: at_most(params), state: at_most(state) }
+        Self { leaves, children, wraps: false, params: at_most(params), state: at_most(state) }
     }
 
     /// A layer's own parameters.
     pub const fn of(leaves: &'static [Leaf]) -> Self {
         Self::new(leaves, &[])
+    }
+
+    /// A layer that does something to another, whose names it takes.
+    pub const fn wrapping(inner: &'static [Child; 1]) -> Self {
+        Self { wraps: true, ..Self::new(&[], inner) }
     }
 
     /// Elements of the parameter arena, padding included.
@@ -240,9 +304,9 @@ impl Node {
         i = 0;
         while i < self.children.len() {
             let child = &self.children[i];
-            if child.tied.is_none() && child.times.is_none() {
-                let rest = if child.name.is_empty() { Some(path) } else { after(path, child.name) };
-                if let Some(rest) = rest
+            // A part of a matrix does not lie as a matrix does.
+            if child.tied.is_none() && child.times.is_none() && child.pieces.is_none() && !child.frozen {
+                if let Some(rest) = after(path, child.name)
                     && let Some((at, leaf)) = child.node.find(rest)
                 {
                     return Some((self.field(i).params + at, leaf));
@@ -253,13 +317,18 @@ impl Node {
         None
     }
 
-    /// The first part that is tied to a parameter it can't use.
-    pub const fn check_ties(&self) -> Option<Fault> {
+    /// The first part that is tied to a parameter it can't use, is not made of its pieces, or has a parameter
+    /// whose name is another's.
+    pub const fn check(&self) -> Option<Fault> {
         let mut i = 0;
         while i < self.children.len() {
-            let fault = self.check_tie(i);
-            if fault.is_some() {
-                return fault;
+            let faults = [self.check_tie(i), self.check_pieces(i), self.check_name(i)];
+            let mut k = 0;
+            while k < faults.len() {
+                if faults[k].is_some() {
+                    return faults[k];
+                }
+                k += 1;
             }
             i += 1;
         }
@@ -289,12 +358,248 @@ impl Node {
         }
         None
     }
+
+    /// Whether part `i`, if it is several layers of a checkpoint, can be.
+    pub const fn check_pieces(&self, i: usize) -> Option<Fault> {
+        let child = &self.children[i];
+        let Some(pieces) = child.pieces else { return None };
+        let mut text = Text::new().str("`").str(child.name).str("` can't be ");
+        let (mut sum, mut k) = (Extent::new(0), 0);
+        while k < pieces.len() {
+            text = text.str(separator(k, pieces.len())).str("`").str(pieces[k].name).str("`");
+            if let Some(rows) = pieces[k].rows {
+                if let Some(why) = &rows.why {
+                    return Some(Fault::new(why.write(text.str(": "))));
+                }
+                if rows.n == 0 {
+                    return Some(Fault::new(text.str(", which has 0 rows")));
+                }
+                sum = sum.plus(rows);
+            }
+            k += 1;
+        }
+        text = text.str(" in one: ");
+        if child.node.leaves.is_empty() || !child.node.children.is_empty() {
+            return Some(Fault::new(
+                text.str("only a layer with parameters of its own is split by their rows"),
+            ));
+        }
+        k = 0;
+        while k < child.node.leaves.len() {
+            let leaf = &child.node.leaves[k];
+            let all = leaf.dims.n_or_one(0);
+            let whole = match pieces[0].rows {
+                _ if leaf.dims.rank() == 0 => false,
+                None => all.is_multiple_of(pieces.len()),
+                Some(_) => sum.n == all,
+            };
+            // An impossible dimension is a fault elsewhere.
+            if !whole && !leaf.dims.is_poison() {
+                let name = if leaf.name.is_empty() { child.name } else { leaf.name };
+                if pieces[0].rows.is_none() {
+                    text = text.num(all).str(" rows of `").str(name).str("` are not ");
+                    return Some(Fault::new(text.num(pieces.len()).str(" equal parts")));
+                }
+                let mut p = 0;
+                while p < pieces.len() {
+                    if let Some(rows) = pieces[p].rows {
+                        text = rows.write(text.str(if p > 0 { " + " } else { "" }));
+                    }
+                    p += 1;
+                }
+                text = sum.write(text.str(" is ")).str(", but `").str(name).str("` has ");
+                return Some(Fault::new(text.num(all).str(" rows")));
+            }
+            k += 1;
+        }
+        None
+    }
+
+    /// Whether a parameter of part `i` has a name that one of this module's before it has.
+    pub const fn check_name(&self, i: usize) -> Option<Fault> {
+        // Where no other part's name begins alike, none of its parameters' can be the same.
+        let mut alike = false;
+        let mut k = 0;
+        while k < i {
+            alike = alike || self.children[k].overlaps(&self.children[i]);
+            k += 1;
+        }
+        let child = &self.children[i];
+        let inside = match child.pieces {
+            Some(pieces) => repeats(pieces),
+            None => false,
+        };
+        if !alike && !inside {
+            return None;
+        }
+        match self.twice(child, &Text::new()) {
+            Some(path) => {
+                let text = Text::new().str("two parameters would be called `").text(&path);
+                Some(Fault::new(text.str("` in a checkpoint")))
+            }
+            None => None,
+        }
+    }
+
+    /// The path of the first parameter of `child`, itself at `at`, that `self` has twice.
+    const fn twice(&self, child: &Child, at: &Text) -> Option<Text> {
+        if child.tied.is_some() {
+            return None;
+        }
+        let mut copy = 0;
+        // Copies are alike but for their numbers: two tell whether there is a third.
+        while copy < child.copies() && copy < 2 {
+            let mut k = 0;
+            while k < child.names() {
+                let mut path = joined(at, child.shown(k));
+                if child.times.is_some() {
+                    path = joined(&path, Text::new().num(copy).as_str());
+                }
+                let mut i = 0;
+                while i < child.node.leaves.len() {
+                    let path = joined(&path, child.node.leaves[i].name);
+                    if self.count(path.as_str()) > 1 {
+                        return Some(path);
+                    }
+                    i += 1;
+                }
+                i = 0;
+                while i < child.node.children.len() {
+                    let found = self.twice(&child.node.children[i], &path);
+                    if found.is_some() {
+                        return found;
+                    }
+                    i += 1;
+                }
+                k += 1;
+            }
+            copy += 1;
+        }
+        None
+    }
+
+    /// How many parameters have this path.
+    const fn count(&self, path: &str) -> usize {
+        let (mut n, mut i) = (0, 0);
+        while i < self.leaves.len() {
+            n += same_str(self.leaves[i].name, path) as usize;
+            i += 1;
+        }
+        i = 0;
+        while i < self.children.len() {
+            let child = &self.children[i];
+            let mut k = 0;
+            while k < child.names() && child.tied.is_none() {
+                if let Some(rest) = after(path, child.shown(k)) {
+                    n += match child.times {
+                        None => child.node.count(rest),
+                        Some(times) => match after_number(rest, times) {
+                            Some(rest) => child.node.count(rest),
+                            None => 0,
+                        },
+                    };
+                }
+                k += 1;
+            }
+            i += 1;
+        }
+        n
+    }
+}
+
+impl Child {
+    /// How many names it has in a checkpoint.
+    const fn names(&self) -> usize {
+        match self.pieces {
+            Some(pieces) => pieces.len(),
+            None => 1,
+        }
+    }
+
+    const fn shown(&self, k: usize) -> &'static str {
+        match self.pieces {
+            Some(pieces) => pieces[k].name,
+            None => self.name,
+        }
+    }
+
+    /// Whether a path can begin with a name of both.
+    const fn overlaps(&self, other: &Self) -> bool {
+        let mut k = 0;
+        while k < self.names() {
+            let mut l = 0;
+            while l < other.names() {
+                let (a, b) = (self.shown(k), other.shown(l));
+                if after(a, b).is_some() || after(b, a).is_some() {
+                    return true;
+                }
+                l += 1;
+            }
+            k += 1;
+        }
+        false
+    }
+}
+
+/// Whether a name comes twice.
+const fn repeats(pieces: &[Piece]) -> bool {
+    let mut i = 0;
+    while i < pieces.len() {
+        let mut k = 0;
+        while k < i {
+            if after(pieces[i].name, pieces[k].name).is_some()
+                || after(pieces[k].name, pieces[i].name).is_some()
+            {
+                return true;
+            }
+            k += 1;
+        }
+        i += 1;
+    }
+    false
+}
+
+/// What stands before the item `k` of a list of `n`.
+pub(crate) const fn separator(k: usize, n: usize) -> &'static str {
+    if k == 0 {
+        ""
+    } else if k + 1 == n {
+        " and "
+    } else {
+        ", "
+    }
+}
+
+/// A path and what follows it, of which either may be empty.
+pub(crate) const fn joined(path: &Text, name: &str) -> Text {
+    if path.is_empty() || name.is_empty() { path.str(name) } else { path.str(".").str(name) }
+}
+
+/// What follows a number below `times` in a path.
+const fn after_number(path: &str, times: usize) -> Option<&str> {
+    let bytes = path.as_bytes();
+    let (mut n, mut i) = (0_usize, 0);
+    while i < bytes.len() && bytes[i].is_ascii_digit() {
+        n = n.saturating_mul(10).saturating_add((bytes[i] - b'0') as usize);
+        i += 1;
+    }
+    // `01` is no number of a copy.
+    if i == 0 || n >= times || (bytes[0] == b'0' && i > 1) || (i < bytes.len() && bytes[i] != b'.') {
+        return None;
+    }
+    match path.split_at_checked(if i < bytes.len() { i + 1 } else { i }) {
+        Some((_, rest)) => Some(rest),
+        None => None,
+    }
 }
 
 /// What follows `name` and a dot in `path`; nothing, if they are the same: a raw parameter has no name of its
 /// own.
 const fn after<'p>(path: &'p str, name: &str) -> Option<&'p str> {
     let (p, n) = (path.as_bytes(), name.as_bytes());
+    if n.is_empty() {
+        return Some(path);
+    }
     if same_str(path, name) {
         return Some("");
     }
@@ -434,6 +739,14 @@ pub const fn check_possible(label: &Text, verb: &str, sig: &Sig) -> Option<Fault
         i += 1;
     }
     None
+}
+
+/// The part that is the field `name`; the name is known to be among `names`.
+pub const fn child(node: &'static Node, names: &[&str], name: &str) -> Option<&'static Child> {
+    match position(names, name) {
+        Some(i) => Some(&node.children[i]),
+        None => None,
+    }
 }
 
 /// Where the field `name` lies; the name is known to be among `names`.

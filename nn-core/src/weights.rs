@@ -1,11 +1,13 @@
 use std::marker::PhantomData;
+use std::path::Path;
 
 use nn_kernels::{Device, Float, View, ViewMut};
 
+use crate::checkpoint::{self, LoadReport};
 use crate::error::{Error, nearest};
 use crate::init::{Init, Initialiser};
 use crate::layer::Declared;
-use crate::optim::upload;
+use crate::partial::Partial;
 use crate::table::{Parameter, Run, parameters, runs};
 use crate::tensors::{State, slice, slice_mut};
 
@@ -80,6 +82,11 @@ impl<M: Declared, D: Device> Weights<M, D> {
         (D::view(&self.params), State::Write(D::view_mut(&mut self.state)))
     }
 
+    /// Both arenas, to be changed.
+    pub(crate) fn arenas_mut(&mut self) -> (ViewMut<'_, D>, ViewMut<'_, D>) {
+        (D::view_mut(&mut self.params), D::view_mut(&mut self.state))
+    }
+
     /// The parameters to be changed, with the stretches that are treated alike.
     pub(crate) fn for_step(&mut self) -> (&D, ViewMut<'_, D>, &[Run]) {
         (&self.device, D::view_mut(&mut self.params), &self.runs)
@@ -101,9 +108,23 @@ impl<M: Declared, D: Device> Weights<M, D> {
         let i = self.find(path)?;
         self.table[i].expect(values.len())?;
         let values: Vec<_> = values.iter().map(|v| v.to_f64()).collect();
-        let values = self.table[i].reorder(&values, true);
         self.write(i, &values);
         Ok(())
+    }
+
+    /// Saves them, state included, as [`Model::save`](crate::Model::save) does.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        checkpoint::save(self, path.as_ref())
+    }
+
+    /// Loads them as [`Model::load`](crate::Model::load) does: all, or nothing.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<LoadReport, Error> {
+        checkpoint::load(self, path.as_ref())
+    }
+
+    /// Loads some of them as [`Model::load_partial`](crate::Model::load_partial) does.
+    pub fn load_partial(&mut self, path: impl AsRef<Path>, partial: &Partial) -> Result<LoadReport, Error> {
+        checkpoint::load_partial(self, path.as_ref(), partial)
     }
 
     /// A copy with memory of its own.
@@ -151,9 +172,9 @@ impl<M: Declared, D: Device> Weights<M, D> {
     /// The values of parameter `i` of an arena laid out as the parameters, in the checkpoint's order.
     pub(crate) fn read_from(&self, i: usize, arena: View<'_, D>) -> Vec<D::Elem> {
         let p = &self.table[i];
-        let mut values = vec![D::Elem::ZERO; p.len()];
-        self.device.download(slice::<D>(arena, p.offset, p.len()), &mut values);
-        p.reorder(&values, false)
+        let mut values = vec![D::Elem::ZERO; p.span().len()];
+        self.device.download(slice::<D>(arena, p.span().start, p.span().len()), &mut values);
+        p.gather(&values)
     }
 
     /// The values of parameter `i`, in the checkpoint's order.
@@ -162,11 +183,19 @@ impl<M: Declared, D: Device> Weights<M, D> {
         self.read_from(i, D::view(arena))
     }
 
-    /// Sets parameter `i`, in the arena's order.
+    /// Sets parameter `i`, in the checkpoint's order.
     pub(crate) fn write(&mut self, i: usize, values: &[f64]) {
         let p = &self.table[i];
         let arena = if p.in_state { &mut self.state } else { &mut self.params };
-        upload(&self.device, values, slice_mut::<D>(D::view_mut(arena), p.offset, p.len()));
+        let span = p.span();
+        let mut all = vec![D::Elem::ZERO; span.len()];
+        if span.len() > values.len() {
+            // What lies in between stays as it is.
+            self.device.download(slice::<D>(D::view(arena), span.start, span.len()), &mut all);
+        }
+        let values: Vec<_> = values.iter().map(|v| D::Elem::from_f64(*v)).collect();
+        p.scatter(&values, &mut all);
+        self.device.upload(&all, slice_mut::<D>(D::view_mut(arena), span.start, span.len()));
     }
 }
 

@@ -114,7 +114,16 @@ impl<D: Device> Step<D> {
             padding: [0, 0],
         };
         d.max_pool2d(&s, a, out!(c, N / 4), Some(D::split_mut(D::view_mut(&mut self.argmax), N / 4).0));
-        let s = RopeSpec { rows: 64, seq: 64, offset: 0, heads: 64, dim: 64, theta: 1e4, interleaved: false };
+        let s = RopeSpec {
+            rows: 64,
+            seq: 64,
+            offset: 0,
+            heads: 64,
+            dim: 64,
+            rotary: 64,
+            theta: 1e4,
+            interleaved: false,
+        };
         d.rope(&s, false, a, D::reborrow(&mut c));
         d.gather(64, a, D::view(&self.ids), out!(c, 64 * 64));
         d.scatter_add(64, D::view(&self.ids), of!(a, 64 * 64), D::reborrow(&mut c));

@@ -46,11 +46,13 @@ impl Arithmetic<'_> {
                 }
                 Callee::Field(_) => None,
             });
-            quote!(__nn::Part::<#own #args>::TREE.check_ties(), #(#free,)*)
+            quote!(__nn::Part::<#own #args>::TREE.check(), #(#free,)*)
         });
         let found = self.found();
         let of_plan = |name: &str| self.of_plan(&Ident::new(name, Span::call_site()));
         let [label, saved, scratch, vjp_scratch] = ["LABEL", "SAVED", "SCRATCH", "VJP_SCRATCH"].map(of_plan);
+        let layers_of = |constant| (0..graph.nodes.len()).map(move |k| self.of_layer(k, constant));
+        let (cache, causal) = (layers_of("CACHE"), layers_of("CAUSAL"));
         let keeps_x = self.any_kept(graph.inputs.iter().map(|i| i.value));
         let keeps_y = self.any_kept(graph.outputs.iter().copied());
         let macs = self.total("MACS");
@@ -58,9 +60,12 @@ impl Arithmetic<'_> {
 
         let (forward, vjp) = (self.forward(), self.vjp());
         let aliases: Vec<_> = (0..graph.nodes.len()).map(|k| self.layer(k)).collect();
-        let describe = graph.nodes.iter().zip(&aliases).map(|(node, layer)| {
-            let shown = self.key(node);
-            quote!(__nn::describe::<__nn_D, #layer>(out, #shown);)
+        let describe = graph.nodes.iter().zip(&aliases).map(|(node, layer)| match &node.callee {
+            Callee::Field(name) => {
+                let (tree, fields, name) = (of_plan("TREE"), of_plan("FIELDS"), name.to_string());
+                quote!(__nn::describe_part::<__nn_D, #layer>(out, __nn::child(#tree, #fields, #name));)
+            }
+            Callee::Path(_) => quote!(__nn::describe::<__nn_D, #layer>(out);),
         });
         let uses = self.all_used.then(|| {
             let used = graph.nodes.iter().filter_map(|n| match &n.callee {
@@ -103,6 +108,8 @@ impl Arithmetic<'_> {
                     const KEEPS_X: bool = #keeps_x;
                     const KEEPS_Y: bool = #keeps_y;
                     const SAVED: __nn::Size = #saved;
+                    const CACHE: __nn::Size = __nn::sum(&[#(#cache),*]);
+                    const CAUSAL: bool = true #(&& #causal)*;
                     const SCRATCH: __nn::Size = #scratch;
                     const VJP_SCRATCH: __nn::Size = #vjp_scratch;
                     const MACS: usize = #macs;

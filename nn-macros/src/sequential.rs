@@ -6,7 +6,7 @@ use syn::spanned::Spanned;
 use syn::{Attribute, Generics, Ident, Pat, Path, Token, Type, Visibility, bracketed, token};
 
 use crate::arithmetic::Arithmetic;
-use crate::attrs::FieldAttrs;
+use crate::attrs::{FieldAttrs, ModuleArgs};
 use crate::errors::{Errors, ends};
 use crate::forward::inert;
 use crate::generics::{CHAIN, Consts};
@@ -130,6 +130,14 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
         Err(error) => return error.into_compile_error(),
     };
     let mut errors = Errors::default();
+    let mut args = ModuleArgs::default();
+    let (own, attrs): (Vec<_>, Vec<_>) = chain.attrs.into_iter().partition(|a| a.path().is_ident("module"));
+    for attr in own {
+        match attr.meta {
+            syn::Meta::List(list) => args = ModuleArgs::new(list.tokens, &mut errors),
+            other => errors.at(other, "a chain is a module without being called one"),
+        }
+    }
     let consts = Consts::new(&chain.generics, &mut errors);
     let mut fields = Vec::new();
     let (takes, gives, layers) = match chain.body {
@@ -141,6 +149,7 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
     };
     for (i, link) in layers.into_iter().enumerate() {
         let mut attrs = FieldAttrs::new(link.attrs, &mut errors);
+        let named = link.name.is_some();
         let (name, key, vis) = match link.name {
             Some(name) => {
                 let key = name.to_string().trim_start_matches("r#").to_owned();
@@ -154,7 +163,7 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
             }
             None => (format_ident!("_{i}", span = link.ty.span()), i.to_string(), Visibility::Inherited),
         };
-        fields.push(Field { attrs, vis, name, key, ty: link.ty });
+        fields.push(Field { attrs, vis, name, key, named, ty: link.ty });
     }
 
     let mut reader = Reader::new(&consts, errors);
@@ -176,11 +185,12 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
     let path = Path::from(chain.name.clone());
     let Some(names) = Names::new(&path, &consts) else { return errors.into_tokens() };
     let structure = Structure {
-        attrs: chain.attrs,
+        attrs,
         vis: chain.vis,
         name: chain.name,
         consts: &consts,
         fields,
+        args,
         forward_elsewhere: false,
     };
     let structure = structure.expand(&mut errors);

@@ -2,8 +2,8 @@ use proc_macro2::{Delimiter, Group, Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{Attribute, Fields, ItemStruct, Path, PathArguments, Type, Visibility};
 
-use crate::attrs::{FieldAttrs, is_cfg, no_cfg};
-use crate::errors::{Errors, check, ends, no_args, respan};
+use crate::attrs::{Case, FieldAttrs, ModuleArgs, is_cfg, no_cfg};
+use crate::errors::{Errors, check, ends, respan};
 use crate::generics::Consts;
 
 /// A struct of layers, however it was written.
@@ -13,6 +13,7 @@ pub(crate) struct Structure<'a> {
     pub(crate) name: Ident,
     pub(crate) consts: &'a Consts,
     pub(crate) fields: Vec<Field>,
+    pub(crate) args: ModuleArgs,
     /// Whether its `forward` stands elsewhere, so that there may be none, or one that leaves fields out.
     pub(crate) forward_elsewhere: bool,
 }
@@ -21,9 +22,23 @@ pub(crate) struct Field {
     pub(crate) attrs: FieldAttrs,
     pub(crate) vis: Visibility,
     pub(crate) name: Ident,
-    /// Its name in a checkpoint.
+    /// Its name in messages.
     pub(crate) key: String,
+    /// Whether its name is the user's, so that `rename_all` changes it.
+    pub(crate) named: bool,
     pub(crate) ty: Type,
+}
+
+impl Field {
+    /// Its name in a checkpoint.
+    fn saved(&self, case: Option<Case>) -> String {
+        match (&self.attrs.rename, case) {
+            (Some(name), _) => name.value(),
+            // The names of what it is in a checkpoint are in its attribute; this is shown.
+            (None, Some(case)) if self.named && self.attrs.fused.is_none() => case.apply(&self.key),
+            _ => self.key.clone(),
+        }
+    }
 }
 
 /// How code names a module `Block`.
@@ -53,7 +68,7 @@ impl Names {
 /// `#[module] struct Block<const D: usize> { fc1: Linear<D, D>, .. }`.
 pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
     let mut errors = Errors::default();
-    no_args(args, &mut errors);
+    let args = ModuleArgs::new(args, &mut errors);
     let consts = Consts::new(&item.generics, &mut errors);
     let mut fields = Vec::new();
     match item.fields {
@@ -62,7 +77,7 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
                 let Some(name) = field.ident else { continue };
                 let key = name.to_string().trim_start_matches("r#").to_owned();
                 let attrs = FieldAttrs::new(field.attrs, &mut errors);
-                fields.push(Field { attrs, vis: field.vis, name, key, ty: field.ty });
+                fields.push(Field { attrs, vis: field.vis, name, key, named: true, ty: field.ty });
             }
         }
         Fields::Unit => {}
@@ -76,6 +91,7 @@ pub(crate) fn expand(args: TokenStream, item: ItemStruct) -> TokenStream {
         name: item.ident,
         consts: &consts,
         fields,
+        args,
         forward_elsewhere: true,
     };
     let structure = structure.expand(&mut errors);
@@ -108,10 +124,14 @@ impl Structure<'_> {
         let names: Vec<_> = fields.iter().map(|f| &f.name).collect();
         let visibilities = fields.iter().map(|f| &f.vis);
         let others = fields.iter().map(|f| &f.attrs.others);
-        let children = fields.iter().map(|f| {
-            let (key, field, with) = (&f.key, &f.name, f.attrs.child());
-            quote!(__nn::Child::new(#key, __nn::Part::<<Self as #fields_trait>::#field>::TREE)#with)
-        });
+        let case = self.args.rename_all;
+        let children: Vec<_> = fields
+            .iter()
+            .map(|f| {
+                let (saved, field, with) = (f.saved(case), &f.name, f.attrs.child(consts, errors));
+                quote!(__nn::Child::new(#saved, __nn::Part::<<Self as #fields_trait>::#field>::TREE)#with)
+            })
+            .collect();
         let values = names.iter().map(|n| quote!(#n: __nn::Part::<<Self as #fields_trait>::#n>::value()));
         let debugs = names.iter().zip(&fields).map(|(n, f)| {
             let key = &f.key;
@@ -139,11 +159,12 @@ impl Structure<'_> {
         let note = format!("[`{name}`] over dimensions that are types.");
         let own_attrs = if generic { quote!(#[doc = #note]) } else { quote!(#(#attrs)*) };
         let keyword = syn::Token![struct](name.span());
-        let bounds = types.iter().zip(&fields).map(|(_, f)| quote_spanned!(ends(&f.ty).0=> ::nn::Params));
+        let bounds = types.iter().zip(&fields).map(|(_, f)| quote_spanned!(ends(&f.ty).0=> ::nn::Views));
         let label = name.to_string();
         let label = label.trim_start_matches("r#");
         let macros = consts.macros();
         let checks = errors.is_empty().then(|| self.checks(&own, &fields_trait, &fields));
+        let (view_struct, view_impls) = self.view(&own, &fields_trait, &fields);
 
         // One place for all of it, which compilers point to when they speak of the struct.
         let body = quote!(#(#(#others)* #visibilities #names: #types,)* #marker);
@@ -159,6 +180,7 @@ impl Structure<'_> {
             #computed
             #vis #keyword #own #params #body
             #alias
+            #view_struct
 
             #[doc(hidden)]
             #[allow(non_camel_case_types, reason = "named as the fields are")]
@@ -182,6 +204,7 @@ impl Structure<'_> {
                     const LABEL: __nn::Text = __nn::label(#label, &[#(<#dims as __nn::Dim>::EXTENT),*]);
                     const TREE: &'static __nn::Node = &__nn::Node::new(&[], &[#(#children),*]);
                 }
+                #view_impls
                 #rebind
                 impl #params ::core::default::Default for #own #args {
                     fn default() -> Self {
@@ -207,22 +230,93 @@ impl Structure<'_> {
     /// The fields, without those whose name is taken.
     fn distinct_fields(&self, errors: &mut Errors) -> Vec<&Field> {
         let mut fields: Vec<&Field> = Vec::new();
+        let case = self.args.rename_all;
         for field in &self.fields {
+            let saved = field.saved(case);
+            let same = |f: &&&Field| f.saved(case) == saved && !saved.is_empty();
             if fields.iter().any(|f| f.name == field.name) {
                 errors.at(&field.name, format!("there are two layers named `{}`", field.name));
-            } else {
-                fields.push(field);
+                continue;
             }
+            if let Some(other) = fields.iter().find(same) {
+                let text = format!("`{}` and this are both `{saved}` in a checkpoint", other.key);
+                match &field.attrs.rename {
+                    Some(name) => errors.at(name, text),
+                    None => errors.at(&field.name, text),
+                }
+            }
+            fields.push(field);
         }
         fields
     }
 
+    /// The struct whose fields are the views of the layers, and what makes one. It is generic over what says which layer each
+    /// field is, so that a field that is no layer is a mistake in one place only.
+    fn view(
+        &self,
+        own: &TokenStream,
+        fields_trait: &TokenStream,
+        fields: &[&Field],
+    ) -> (TokenStream, TokenStream) {
+        let Self { vis, name, consts, .. } = self;
+        let view = format_ident!("{name}View", span = name.span());
+        let (params, args) = (consts.params(), consts.args());
+        let title = format!("The parameters of [`{name}`], a field each layer.");
+        let default = consts.is_empty().then(|| quote!(= #own));
+        let of = |f: &Field| {
+            let field = &f.name;
+            quote!(<__nn_M::#field as ::nn::Views>)
+        };
+        let typed = fields.iter().map(|f| {
+            let (name, of) = (&f.name, of(f));
+            let note = format!("The parameters of `{}`.", f.key);
+            quote!(#[doc = #note] #vis #name: #of::View<__nn_A>)
+        });
+        let values = fields.iter().enumerate().map(|(i, f)| {
+            let (name, i) = (&f.name, proc_macro2::Literal::usize_unsuffixed(i));
+            quote!(#name: arenas.child(#i))
+        });
+        let arenas = if fields.is_empty() { quote!(_) } else { quote!(mut arenas) };
+        let structure = quote! {
+            #[doc = #title]
+            #[allow(non_camel_case_types, reason = "`__nn_` keeps these names from meeting the user's")]
+            #[allow(private_bounds, private_interfaces, reason = "which layer a field is may be private")]
+            #vis struct #view<__nn_A: ::nn::Access, __nn_M: #fields_trait #default> {
+                #(#typed,)*
+                __nn_model: ::core::marker::PhantomData<(__nn_A, __nn_M)>,
+            }
+        };
+        let impls = quote! {
+            impl<__nn_A: __nn::Access, __nn_M: #fields_trait> __nn::FromArenas<__nn_A> for #view<__nn_A, __nn_M> {
+                fn from_arenas(#arenas: __nn::Arenas<__nn_A>) -> Self {
+                    Self { #(#values,)* __nn_model: ::core::marker::PhantomData }
+                }
+            }
+            impl #params __nn::Views for #own #args {
+                type View<__nn_A: __nn::Access> = #view<__nn_A, Self>;
+            }
+        };
+        (structure, impls)
+    }
+
     /// What stops the compiler, each at the user's own token.
     fn checks(&self, own: &TokenStream, fields_trait: &TokenStream, fields: &[&Field]) -> TokenStream {
-        let ties = fields.iter().enumerate().filter_map(|(i, f)| {
-            let path = f.attrs.tied.as_ref().filter(|_| self.consts.is_empty())?;
+        let renamed = fields.iter().any(|f| f.attrs.rename.is_some() || f.attrs.fused.is_some());
+        let faults = fields.iter().enumerate().filter(|_| self.consts.is_empty()).flat_map(|(i, f)| {
             let i = proc_macro2::Literal::usize_unsuffixed(i);
-            Some(check(ends(path), "accept", quote!(&<#own as __nn::Params>::TREE.check_tie(#i))))
+            let one = |span, method: &str| {
+                let method = format_ident!("{method}");
+                check(span, "accept", quote!(&<#own as __nn::Params>::TREE.#method(#i)))
+            };
+            let tie = f.attrs.tied.as_ref().map(|path| one(ends(path), "check_tie"));
+            let pieces = f.attrs.fused.as_ref().map(|fused| one(ends(&fused.tokens), "check_pieces"));
+            let name = match (&f.attrs.fused, &f.attrs.rename) {
+                (Some(fused), _) => ends(&fused.tokens),
+                (None, Some(name)) => ends(name),
+                (None, None) => (f.name.span(), f.name.span()),
+            };
+            let names = renamed.then(|| one(name, "check_name"));
+            [tie, pieces, names].into_iter().flatten()
         });
         let forward = self.forward_elsewhere.then(|| {
             // Which fields are used doesn't depend on the parameters: any numbers will do.
@@ -244,6 +338,6 @@ impl Structure<'_> {
             });
             quote!(#known #used)
         });
-        quote!(#(#ties)* #forward)
+        quote!(#(#faults)* #forward)
     }
 }

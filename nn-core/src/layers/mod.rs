@@ -1,5 +1,6 @@
 //! The layers, one file a family.
 
+pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod combine;
 pub(crate) mod conv;
@@ -12,6 +13,7 @@ pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod rope;
 pub(crate) mod softmax;
+pub(crate) mod wrap;
 
 use crate::Text;
 use crate::dims::{Dims, Extent, Impossible};
@@ -213,6 +215,13 @@ mod tests {
             PixelShuffle<2, 4, 2>, PixelShuffle<3, 4, 2>, PixelShuffle<0, 0, 0>,
             PixelShuffle<{ usize::MAX - 1 }, 4, 1>,
             RoPE<4, 2, 2>, RoPE<4, 2, 3>, RoPE<0, 0, 0>, RoPEInterleaved<4, 1, 4>, RoPE<4, { usize::MAX - 1 }, 4>,
+            ScaledDotProductAttention<4, 2, 4>, ScaledDotProductAttention<{ usize::MAX - 1 }, 2, { usize::MAX - 1 }>,
+            MaskedAttention<0, 0, 0>, ScaledDotProductAttentionQKV<4, 1, 4>, CausalAttention<4, { usize::MAX - 1 }, 4>,
+            QKVToMajor<4, 1, 4>, QKVToMajor<4, 0, 4>, QKVToMajor<4, { usize::MAX - 1 }, 4>, GQAAttention<4, 4, 2, 1>,
+            GQAAttention<4, 3, 2, 1>, GQAAttention<4, 3, 0, 1>, GQAAttention<4, { usize::MAX - 1 }, 1, 4, No>,
+            CrossAttention<4, 2, 4, 4>, CrossAttention<4, 3, 4, 4, Yes>, CrossAttention<4, 0, 0, 4>,
+            CrossAttention<{ usize::MAX - 1 }, 1, { usize::MAX - 1 }, 4>, RepeatKVHeads<4, 1, 2, 4>,
+            RepeatKVHeads<4, 0, 0, 4>, RepeatKVHeads<4, { usize::MAX - 1 }, { usize::MAX - 1 }, 4>,
             Residual<Linear<4, 4>>, Residual<Linear<4, 3>>, Residual<Add>, Repeat<LinearReLU<4, 4>, 3>,
             Repeat<Residual<LinearReLU<4, 4>>, 0>, Repeat<Flatten, 2>, Repeat<LinearReLU<4, 4>, { usize::MAX - 1 }>,
             Repeat<Repeat<BatchNorm2D<4>, { usize::MAX - 1 }>, { usize::MAX - 1 }>, Repeat<Repeat<ReLU, 1000>, 1000>,

@@ -19,6 +19,7 @@ mod simd;
 mod size;
 mod vector;
 
+mod attention;
 mod batch_norm;
 mod conv;
 mod depthwise;

@@ -1,5 +1,6 @@
 //! The operations a device offers: one trait a family, one `Spec` an operation.
 
+mod attention;
 mod conv;
 mod elementwise;
 mod layout;
@@ -11,6 +12,7 @@ mod pool;
 mod random;
 mod table;
 
+pub use attention::{Attention, AttentionGradients, AttentionSpec, Strides};
 pub use conv::{Conv, Conv2dSpec};
 pub use elementwise::{Binary, Elementwise, Unary};
 pub use layout::{Block, Layout, PermuteSpec, RopeSpec};

@@ -1,0 +1,99 @@
+use crate::error::{Error, nearest};
+use crate::table::Parameter;
+
+/// What [`Model::load_partial`](crate::Model::load_partial) takes from a file: for transfer learning, and for files
+/// that hold more than the model, or under other names.
+///
+/// As it is made, every parameter of the model must be in the file, and the file may have more. Names are those of
+/// the model, but for the first argument of [`prefix`](Self::prefix).
+///
+/// ```no_run
+/// # use nn_core as nn;
+/// use nn::{Linear, LinearReLU, Model, Partial, sequential};
+///
+/// sequential! { Encoder: [64] -> [32] = up: LinearReLU<64, 128>, pooler: Linear<128, 32> }
+/// sequential! { Classifier: [64] -> [3] = encoder: Encoder, head: Linear<32, 3> }
+///
+/// let mut model = Model::<Classifier>::init(1, 8)?;
+/// // The file has `bert.up.weight` and so on, with a head of its own, and perhaps no pooler.
+/// let partial = Partial::new().prefix("bert.", "encoder.").only("encoder").may_lack("encoder.pooler");
+/// let report = model.load_partial("bert.safetensors", &partial)?;
+/// println!("{report}");
+/// # Ok::<(), nn::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Partial {
+    prefixes: Vec<(String, String)>,
+    only: Vec<String>,
+    may_lack: Vec<String>,
+}
+
+impl Partial {
+    /// Every parameter of the model, under its own name.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What begins with `file` in the file begins with `model` in the model; either may be empty. Of several, the
+    /// first that fits a name is taken; a name that none fits stays as it is.
+    pub fn prefix(mut self, file: &str, model: &str) -> Self {
+        self.prefixes.push((file.to_owned(), model.to_owned()));
+        self
+    }
+
+    /// Only the parameters at or below this path; called again, of that path as well. The others stay as they are.
+    pub fn only(mut self, path: &str) -> Self {
+        self.only.push(path.trim_end_matches('.').to_owned());
+        self
+    }
+
+    /// Parameters at or below this path may be missing in the file. Then they stay as they are.
+    pub fn may_lack(mut self, path: &str) -> Self {
+        self.may_lack.push(path.trim_end_matches('.').to_owned());
+        self
+    }
+
+    /// Whether a parameter is to be loaded.
+    pub(crate) fn wants(&self, path: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|above| is_below(path, above))
+    }
+
+    /// Whether a parameter may be missing.
+    pub(crate) fn may_be_missing(&self, path: &str) -> bool {
+        self.may_lack.iter().any(|above| is_below(path, above))
+    }
+
+    /// What a name of the file is in the model.
+    pub(crate) fn to_model(&self, name: &str) -> String {
+        let fits =
+            self.prefixes.iter().find_map(|(file, model)| Some((name.strip_prefix(file.as_str())?, model)));
+        match fits {
+            Some((rest, model)) => format!("{model}{rest}"),
+            None => name.to_owned(),
+        }
+    }
+
+    /// The first prefix that fits none of these names: it is misspelt.
+    pub(crate) fn idle<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> Option<&str> {
+        let fits = |file: &str| names.clone().any(|name| name.starts_with(file));
+        self.prefixes.iter().map(|(file, _)| file.as_str()).find(|file| !fits(file))
+    }
+
+    /// Whether the paths are the model's.
+    pub(crate) fn check(&self, parameters: &[Parameter]) -> Result<(), Error> {
+        for path in self.only.iter().chain(&self.may_lack) {
+            if !parameters.iter().any(|p| is_below(&p.path, path)) {
+                let paths = parameters.iter().flat_map(|p| {
+                    let ends = p.path.match_indices('.').map(|(end, _)| end).chain([p.path.len()]);
+                    ends.map(|end| &p.path[..end])
+                });
+                return Err(Error::UnknownParameter { path: path.clone(), nearest: nearest(path, paths) });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| above.is_empty() || rest.is_empty() || rest.starts_with('.'))
+}

@@ -1,0 +1,17 @@
+use nn::{Linear, T, module};
+
+#[module]
+struct Net {
+    #[fused("query", "key", "value")]
+    a: Linear<4, 4>,
+    b: Linear<4, 4>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![4]) -> T![4] {
+        self.b(self.a(x))
+    }
+}
+
+fn main() {}

@@ -1,0 +1,18 @@
+use nn::*;
+
+#[module]
+struct Net {
+    #[rename(x)]
+    a: Linear<4, 4>,
+    #[rename = "self..dense"]
+    b: Linear<4, 4>,
+}
+
+#[module]
+impl Net {
+    fn forward(&self, x: T![4]) -> T![4] {
+        self.b(self.a(x))
+    }
+}
+
+fn main() {}

@@ -68,6 +68,7 @@ pub use layers::linear::*;
 pub use layers::norm::*;
 pub use layers::pool::*;
 pub use layers::rope::*;
+pub use layers::self_attention::*;
 pub use layers::softmax::*;
 pub use layers::wrap::*;
 pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};
@@ -77,7 +78,7 @@ pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memo
 pub use nn_macros::{layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
 pub use partial::Partial;
-pub use real::{NegativeSci, Real, Sci};
+pub use real::{MaybeReal, NegativeSci, Real, Sci};
 pub use sample::{Sampler, SamplerState, Sampling};
 pub use schedule::Schedule;
 pub use signature::{Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType};

@@ -1,5 +1,35 @@
 //! The layers, one file a family.
 
+/// A layer that is another with some of its arguments settled. Its own name is in messages.
+macro_rules! delegate {
+    ($own:ident<$($p:ident: $bound:path),*> => $to:ty) => {
+        impl<$($p: $bound),*> Params for $own<$($p),*> {
+            const LABEL: Text = Self::SHOWN;
+            const TREE: &'static Node = <$to as Params>::TREE;
+        }
+        impl<X: Signature, $($p: $bound),*> Layer<X> for $own<$($p),*> {
+            const RULE: Rule = <$to>::rule(&<Self as Params>::LABEL, &X::SIG);
+            const KEEPS_X: bool = <$to as Layer<X>>::KEEPS_X;
+            const KEEPS_Y: bool = <$to as Layer<X>>::KEEPS_Y;
+            const SAVED: Size = <$to as Layer<X>>::SAVED;
+            const CACHE: Size = <$to as Layer<X>>::CACHE;
+            const CAUSAL: bool = <$to as Layer<X>>::CAUSAL;
+            const SCRATCH: Size = <$to as Layer<X>>::SCRATCH;
+            const VJP_SCRATCH: Size = <$to as Layer<X>>::VJP_SCRATCH;
+            const MACS: usize = <$to as Layer<X>>::MACS;
+            const PLACES: u32 = <$to as Layer<X>>::PLACES;
+        }
+        impl<M: Device, X: Signature, $($p: $bound),*> Module<M, X> for $own<$($p),*> {
+            fn forward(cx: &mut Ctx<'_, M>, call: Forward<'_, M>) {
+                <$to as Module<M, X>>::forward(cx, call);
+            }
+            fn vjp(cx: &mut Ctx<'_, M>, call: Vjp<'_, M>) {
+                <$to as Module<M, X>>::vjp(cx, call);
+            }
+        }
+    };
+}
+
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod combine;
@@ -14,6 +44,7 @@ pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod rope;
+pub(crate) mod self_attention;
 pub(crate) mod softmax;
 pub(crate) mod wrap;
 

@@ -3,6 +3,7 @@
 //! # Where to find what
 //!
 //! * Declaring models: [`module`](macro@module), [`sequential!`], [`T!`], [`layer`](macro@layer).
+//! * Parameters by path, or as typed fields: [`Weights::get`], [`Weights::view`].
 //! * Running them: [`Model`], or [`Weights`] and [`Workspace`] where threads share one set of weights.
 //! * Checkpoints: [`Model::save`], [`Model::load`], [`Model::load_partial`], [`checkpoint!`].
 //! * Training: [`Loss`], [`Optimizer`], [`Schedule`], [`Batches`], [`Initialiser`].
@@ -131,10 +132,11 @@ pub use nn_macros::module;
 /// ```
 pub use nn_macros::sequential;
 
-/// Declares a leaf layer: `#[layer] pub struct Name<const A: usize, …>;`.
+/// Declares a leaf layer: `#[layer(weight: S2<B, A>, bias: Option<S1<B>>)] pub struct Name<const A: usize, const B: usize, …>;`.
 ///
 /// It becomes a struct over dimensions that are types, `NameOf<A, …>`, and the alias `Name` with `const` parameters; with [`Rebind`]
-/// implemented, so that its arguments can be computed in a module. Type parameters and defaults pass through. What it computes, one
+/// implemented, so that its arguments can be computed in a module. Type parameters and defaults pass through. The parameters are named with
+/// their shapes in a checkpoint, for [views](Weights::view) of them: none, if there are none; `own_views`, to implement [`Views`] by hand. What it computes, one
 /// implements: [`Params`], [`Layer`] and [`Module`].
 pub use nn_macros::layer;
 

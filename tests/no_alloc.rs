@@ -13,13 +13,16 @@ use nn::*;
 struct Counting;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
+/// The pool that is counted. The threads of one that is gone end at any time, and allocate on the way.
+static POOL: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static COUNTS: Cell<bool> = const { Cell::new(false) };
+    /// The pool of this thread, or 0.
+    static OF: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count() {
-    if COUNTS.get() {
+    if OF.get() != 0 && OF.get() == POOL.load(Ordering::Relaxed) {
         COUNT.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -58,9 +61,8 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// How often `call` allocates after it has run a few times, in a pool of so many threads.
 fn allocations(threads: usize, call: &mut (impl FnMut() + Send)) -> u64 {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).start_handler(|_| COUNTS.set(true));
-    // The threads of a pool that is gone end at any time, and allocate on the way.
-    let pool = pool.exit_handler(|_| COUNTS.set(false));
+    let this = POOL.fetch_add(1, Ordering::Relaxed) + 1;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).start_handler(move |_| OF.set(this));
     pool.build().unwrap().install(|| {
         for _ in 0..2 {
             call();
@@ -102,9 +104,13 @@ sequential! {
 struct Language {
     tokens: Embedding<64, 32>,
     turn: RoPE<24, 2, 16>,
+    qkv: Linear<32, 96>,
+    attend: CausalAttention<24, 2, 16>,
     norm: RMSNorm<32>,
     up: LinearSwish<32, 96>,
     down: Linear<96, 32>,
+    gated: SwiGLUFeedForward<32, 48>,
+    wide: FeedForwardGELU<32, 48>,
     #[tied = "tokens.weight"]
     head: TiedLinear<32, 64>,
 }
@@ -112,7 +118,9 @@ struct Language {
 impl Language {
     fn forward(&self, ids: Ids<T![24]>) -> T![24, 64] {
         let x = self.turn(self.tokens(ids));
-        self.head(x + self.down(self.up(self.norm(x))))
+        let x = x + self.attend(self.qkv(x));
+        let x = x + self.down(self.up(self.norm(x)));
+        self.head(self.wide(self.gated(x)))
     }
 }
 
@@ -236,4 +244,26 @@ fn forward_and_vjp_of_a_layer_allocate_nothing() {
         };
         <L as Module<_, T![64]>>::vjp(&mut cx, call);
     });
+}
+
+#[test]
+fn sampling_allocates_nothing() {
+    let _alone = alone();
+    let logits = values(5000);
+    let temperature = 1.5;
+    for sampling in [
+        Sampling::Greedy,
+        Sampling::Temperature { temperature },
+        Sampling::TopK { k: 40, temperature },
+        // Sorts more than it does at first.
+        Sampling::TopP { p: 0.9, temperature },
+        Sampling::MinP { p: 0.05, temperature },
+    ] {
+        let mut sampler = Sampler::new(sampling, logits.len(), 1).unwrap();
+        // On one thread: a pool of more may still be starting, and allocate, while so little is done.
+        let count = allocations(1, &mut || {
+            sampler.sample(&logits).unwrap();
+        });
+        assert_eq!(count, 0, "{sampling:?}");
+    }
 }

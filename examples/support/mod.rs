@@ -1,6 +1,8 @@
 //! What the examples share: data, progress, pictures.
 
+#[allow(dead_code, reason = "not every example has pictures to read")]
 pub(crate) mod data;
+#[allow(dead_code, reason = "not every example has pictures to show")]
 pub(crate) mod plot;
 
 use indicatif::{ProgressBar, ProgressStyle};

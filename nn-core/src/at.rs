@@ -21,6 +21,7 @@ use crate::layer::{Declared, Forward, Layer, Module, Params, Vjp};
 use crate::signature::{Sig, Signature};
 use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut};
 use crate::tree::{Child, Node};
+use crate::views::{Access, Views};
 use crate::{Size, Text};
 
 /// The layer `L` as it is given `X`.
@@ -31,6 +32,8 @@ impl<L: Layer<X>, X: Signature> At<L, X> {
     pub const KEEPS_X: bool = L::KEEPS_X;
     pub const KEEPS_Y: bool = L::KEEPS_Y;
     pub const SAVED: Size = L::SAVED;
+    pub const CACHE: Size = L::CACHE;
+    pub const CAUSAL: bool = L::CAUSAL;
     pub const SCRATCH: Size = L::SCRATCH;
     pub const VJP_SCRATCH: Size = L::VJP_SCRATCH;
     pub const MACS: usize = L::MACS;
@@ -43,6 +46,8 @@ pub trait NoLayer {
     const KEEPS_X: bool = false;
     const KEEPS_Y: bool = false;
     const SAVED: Size = Size::ZERO;
+    const CACHE: Size = Size::ZERO;
+    const CAUSAL: bool = true;
     const SCRATCH: Size = Size::ZERO;
     const VJP_SCRATCH: Size = Size::ZERO;
     const MACS: usize = 0;
@@ -97,6 +102,9 @@ pub struct Inert;
 
 impl Params for Inert {
     const LABEL: Text = Text::new().str("?");
+}
+impl Views for Inert {
+    type View<A: Access> = ();
 }
 impl<X: Signature> Layer<X> for Inert {
     const RULE: Rule = Rule::ok(Sig::POISON);

@@ -3,6 +3,8 @@ use nn_kernels::ops::Stream;
 
 use crate::Size;
 use crate::dims::{Dims, MAX_LENGTHS};
+use crate::layer::Layer;
+use crate::signature::Signature;
 use crate::tensors::{Tensor, Tensors};
 
 /// What a call is for.
@@ -41,6 +43,7 @@ pub struct Ctx<'d, D: Device> {
     /// What the call is for.
     pub mode: Mode,
     keep: bool,
+    past: Option<usize>,
     stream: Stream,
     place: u32,
     fault: Option<(u32, CallFault)>,
@@ -58,6 +61,7 @@ impl<'d, D: Device> Ctx<'d, D> {
             lengths: [0; MAX_LENGTHS],
             mode: Mode::Infer,
             keep: false,
+            past: None,
             stream: Stream::default(),
             place: 0,
             fault: None,
@@ -69,6 +73,12 @@ impl<'d, D: Device> Ctx<'d, D> {
     /// The same, keeping what the vjp will need.
     pub fn keeping(mut self) -> Self {
         self.keep = true;
+        self
+    }
+
+    /// The same, going on with sequences of which `past` tokens were given before: what they left is in the cache.
+    pub fn continuing(mut self, past: usize) -> Self {
+        self.past = Some(past);
         self
     }
 
@@ -96,6 +106,15 @@ impl<'d, D: Device> Ctx<'d, D> {
         self
     }
 
+    /// Runs `part` as a call of its own, which keeps as it says and goes on with nothing, on so many samples.
+    pub(crate) fn apart<T>(&mut self, keep: bool, batch: usize, part: impl FnOnce(&mut Self) -> T) -> T {
+        let (was, batch) = ((self.keep, self.past), std::mem::replace(&mut self.batch, batch));
+        (self.keep, self.past) = (keep, None);
+        let result = part(self);
+        ((self.keep, self.past), self.batch) = (was, batch);
+        result
+    }
+
     /// The device.
     pub fn device(&self) -> &'d D {
         self.device
@@ -104,6 +123,24 @@ impl<'d, D: Device> Ctx<'d, D> {
     /// Whether forward must keep what the vjp will need.
     pub fn keeps(&self) -> bool {
         self.keep
+    }
+
+    /// How many tokens were given before, if this call has a cache.
+    pub fn past(&self) -> Option<usize> {
+        self.past
+    }
+
+    /// The position of the first token.
+    pub fn position(&self) -> usize {
+        self.past.unwrap_or(0)
+    }
+
+    /// What a layer leaves in this call: for the vjp, for the tokens to come, or nothing.
+    pub fn left<L: Layer<X>, X: Signature>(&self) -> Size {
+        match self.past {
+            Some(_) => L::CACHE,
+            None => L::SAVED.when(self.keep),
+        }
     }
 
     /// Whether this call trains.

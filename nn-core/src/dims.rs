@@ -129,13 +129,13 @@ impl Extent {
         self.binary(other, result)
     }
 
-    /// Appends it to a text: `64`, `..512`, `..512 (length 1)` for the tag 1, `?`.
+    /// Appends it to a text: `64`, `..512`, `..512 @ 1` for the tag 1, `?`.
     pub const fn write(&self, text: Text) -> Text {
         match self.length {
             _ if self.is_poison() => text.str("?"),
             None => text.num(self.n),
             Some(0) => text.str("..").num(self.n),
-            Some(tag) => text.str("..").num(self.n).str(" (length ").num(tag as usize).str(")"),
+            Some(tag) => text.str("..").num(self.n).str(" @ ").num(tag as usize),
         }
     }
 }

@@ -43,6 +43,18 @@ pub enum Error {
         /// The most there can be.
         bound: usize,
     },
+    /// More tokens than the model's context has room for, after those that a [`KvCache`](crate::KvCache) holds.
+    #[error(
+        "{given} tokens after {past} are more than the model's context of {context}: reset the cache or give fewer"
+    )]
+    ContextOverflow {
+        /// How many tokens the cache holds.
+        past: usize,
+        /// How many more were given.
+        given: usize,
+        /// The most there can be.
+        context: usize,
+    },
     /// A target that does not go with the output.
     #[error("{found} targets do not go with a batch of {batch}: {expected} are needed")]
     TargetLength {
@@ -120,6 +132,12 @@ pub enum Error {
         index: usize,
         /// How many there are.
         samples: usize,
+    },
+    /// A way to sample that is none, or logits that can't be sampled from.
+    #[error("can't sample: {reason}")]
+    Sampling {
+        /// What is wrong, and what to do.
+        reason: String,
     },
     /// Values for a parameter that has another number of them.
     #[error("`{path}` has {expected} values, {found} were given")]

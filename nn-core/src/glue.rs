@@ -64,8 +64,7 @@ pub(crate) fn forward<D: Device, L: Module<D, X>, X: Signature>(
     saved: &mut Region<'_, D>,
     scratch: &mut Region<'_, D>,
 ) {
-    let keeps = cx.keeps();
-    let mut saved = saved.part(cx, L::SAVED.when(keeps));
+    let mut saved = saved.part(cx, cx.left::<L, X>());
     let place = cx.enter(step.place);
     let call = Forward {
         params: slice::<D>(params, step.field.params, step.field.params_len),

@@ -35,6 +35,11 @@ pub trait Layer<X: Signature>: Params {
     const KEEPS_Y: bool = false;
     /// What forward leaves for the vjp besides.
     const SAVED: Size = Size::ZERO;
+    /// What forward leaves for the tokens to come, when it is given a sequence piece by piece: keys and values.
+    const CACHE: Size = Size::ZERO;
+    /// Whether a sequence can be given piece by piece: if what it gives for a token depends on no later one, and on
+    /// earlier ones only by way of [`CACHE`](Self::CACHE).
+    const CAUSAL: bool = true;
     /// Working memory of forward.
     const SCRATCH: Size = Size::ZERO;
     /// Working memory of the vjp.
@@ -110,7 +115,7 @@ pub trait Layer<X: Signature>: Params {
 /// };
 ///
 /// /// y = γ·x, a gain for each of the N values of a sample.
-/// #[layer]
+/// #[layer(weight: nn::S1<N>)]
 /// pub struct Gain<const N: usize>;
 ///
 /// impl<N: Dim> Params for GainOf<N> {
@@ -195,7 +200,8 @@ pub struct Forward<'a, D: Device> {
     pub x: Tensors<'a, D>,
     /// The output, to be written.
     pub y: TensorsMut<'a, D>,
-    /// [`Layer::SAVED`], to be written if [`Ctx::keeps`]; else empty.
+    /// [`Layer::SAVED`], to be written if [`Ctx::keeps`]; [`Layer::CACHE`], to be read and written if [`Ctx::past`] says
+    /// that a sequence goes on; else empty.
     pub saved: Region<'a, D>,
     /// [`Layer::SCRATCH`].
     pub scratch: Region<'a, D>,

@@ -310,7 +310,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     ) -> Result<f64, Error> {
         let x = M::In::tensors::<E>(x);
         let extents = self.workspace.extents(&x)?;
-        let call = Call { extents, mode: Mode::Train, keep: true, stream: self.stream };
+        let call = Call { mode: Mode::Train, keep: true, stream: self.stream, ..Call::inference(extents) };
         let device = *self.weights.device();
         device.copy(self.weights.state(), Cpu::<E>::view_mut(&mut self.backup));
         let result = self.run(&device, x, call, loss);

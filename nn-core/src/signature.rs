@@ -231,16 +231,21 @@ macro_rules! tuples {
 }
 tuples! { [] [A] [A B] [A B E] [A B E F] [A B E F G] [A B E F G H] }
 
-/// The shape of a tensor, without the batch: `T![1, 28, 28]`. An axis of at most 512 is `T![..512, 384]`.
+/// The shape of a tensor, without the batch: `T![1, 28, 28]`. An axis of at most 512 is `T![..512, 384]`; where there is
+/// a second run-time length, as that of the keys in cross-attention, it has a number: `T![..64 @ 1, 384]`.
 ///
 /// ```
 /// use nn::{Signature, T};
 /// assert_eq!(<T![..512, 384]>::SIG.to_string(), "[..512, 384]");
+/// assert_eq!(<(T![..8, 4], T![..64 @ 1, 4])>::SIG.to_string(), "([..8, 4], [..64 @ 1, 4])");
 /// assert_eq!(<(T![3], nn::Ids<T![4, 5]>)>::SIG.to_string(), "([3], ids [4, 5])");
 /// ```
 #[macro_export]
 macro_rules! T {
     (@ [$($done:ty),*]) => { $crate::__shape!($($done),*) };
+    (@ [$($done:ty),*] ..$n:literal @ $tag:literal $(, $($rest:tt)*)?) => { $crate::T!(@ [$($done,)* $crate::UpTo<$crate::C<$n>, $tag>] $($($rest)*)?) };
+    (@ [$($done:ty),*] ..$n:ident @ $tag:literal $(, $($rest:tt)*)?) => { $crate::T!(@ [$($done,)* $crate::UpTo<$crate::C<$n>, $tag>] $($($rest)*)?) };
+    (@ [$($done:ty),*] ..$n:block @ $tag:literal $(, $($rest:tt)*)?) => { $crate::T!(@ [$($done,)* $crate::UpTo<$crate::C<$n>, $tag>] $($($rest)*)?) };
     (@ [$($done:ty),*] ..$n:literal $(, $($rest:tt)*)?) => { $crate::T!(@ [$($done,)* $crate::UpTo<$crate::C<$n>>] $($($rest)*)?) };
     (@ [$($done:ty),*] ..$n:ident $(, $($rest:tt)*)?) => { $crate::T!(@ [$($done,)* $crate::UpTo<$crate::C<$n>>] $($($rest)*)?) };
     (@ [$($done:ty),*] ..$n:block $(, $($rest:tt)*)?) => { $crate::T!(@ [$($done,)* $crate::UpTo<$crate::C<$n>>] $($($rest)*)?) };

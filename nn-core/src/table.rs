@@ -148,7 +148,11 @@ pub fn parameters_of<M: Params>() -> Vec<Parameter> {
 /// Every parameter below `tree`, in the order of its parts.
 pub(crate) fn parameters(tree: &Node, init: Option<Init>) -> Vec<Parameter> {
     let mut all = Vec::new();
-    walk(tree, &Place { path: String::new(), params: 0, state: 0, init: None, model: init }, &mut all);
+    walk(
+        tree,
+        &Place { path: String::new(), params: 0, state: 0, frozen: false, init: None, model: init },
+        &mut all,
+    );
     all
 }
 
@@ -157,6 +161,8 @@ struct Place {
     path: String,
     params: usize,
     state: usize,
+    /// Whether parameters lie in the state arena.
+    frozen: bool,
     /// What an `#[init(..)]` says.
     init: Option<Init>,
     /// What the model's initialiser is, where none does.
@@ -171,10 +177,21 @@ fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
         }
         let field = node.field(i);
         for copy in 0..child.times.unwrap_or(1) {
+            let (params, state) = match child.frozen {
+                true => {
+                    let start = at.state + field.state + copy * (child.node.params() + child.node.state());
+                    (start, start + child.node.params())
+                }
+                false => (
+                    at.params + field.params + copy * child.node.params(),
+                    at.state + field.state + copy * child.node.state(),
+                ),
+            };
             let mut place = Place {
                 path: join(&at.path, if child.pieces.is_some() { "" } else { child.name }),
-                params: at.params + field.params + copy * child.node.params(),
-                state: at.state + field.state + copy * child.node.state(),
+                params,
+                state,
+                frozen: at.frozen || child.frozen,
                 // The outer choice is the more general one: the inner wins.
                 init: child.init.or(at.init),
                 model: at.model,
@@ -219,7 +236,7 @@ fn leaves(node: &Node, at: &Place, piece: Option<(&Child, usize)>, all: &mut Vec
             role: leaf.role,
             stored: leaf.stored,
             init: choose(leaf.init, leaf.role, at.init.or(if leaf.decided { None } else { at.model })),
-            in_state: is_state,
+            in_state: is_state || at.frozen,
             offset,
             step,
         });

@@ -373,6 +373,14 @@ impl<'a, D: Memory> Region<'a, D> {
         D::len_mut(&self.0) == 0
     }
 
+    /// The same memory, for a shorter time.
+    pub fn shorten<'b>(self) -> Region<'b, D>
+    where
+        'a: 'b,
+    {
+        Region(D::shorten_mut(self.0))
+    }
+
     /// A shorter-lived region over the same memory.
     pub fn reborrow(&mut self) -> Region<'_, D> {
         Region(D::reborrow(&mut self.0))

@@ -80,7 +80,7 @@ impl Leaf {
         self
     }
 
-    const fn room(&self) -> usize {
+    pub(crate) const fn room(&self) -> usize {
         // An impossible dimension is a fault elsewhere.
         if self.dims.is_poison() { 0 } else { at_most(self.dims.numel()).next_multiple_of(ALIGN) }
     }
@@ -99,6 +99,8 @@ pub struct Child {
     pub init: Option<Init>,
     /// The parameter, by path from this module, whose storage this part uses instead of its own.
     pub tied: Option<&'static str>,
+    /// Whether its parameters lie in the state arena, before its state: nobody optimises what lies there.
+    pub frozen: bool,
     /// The several layers that it is in a checkpoint, if it is. Their names are in the place of its own, which
     /// is shown only.
     pub pieces: Option<&'static [Piece]>,
@@ -127,7 +129,7 @@ impl Piece {
 impl Child {
     /// A part with storage of its own.
     pub const fn new(name: &'static str, node: &'static Node) -> Self {
-        Self { name, node, times: None, init: None, tied: None, pieces: None }
+        Self { name, node, times: None, init: None, tied: None, frozen: false, pieces: None }
     }
     /// The same, in a checkpoint several layers, each so many rows (first axis) of every parameter: the
     /// projections to query, key and value that are computed as one.
@@ -143,6 +145,11 @@ impl Child {
     /// The same without storage: it uses that of another parameter.
     pub const fn tied(mut self, path: &'static str) -> Self {
         self.tied = Some(path);
+        self
+    }
+    /// The same, not to be optimised.
+    pub const fn frozen(mut self) -> Self {
+        self.frozen = true;
         self
     }
     /// So many copies.
@@ -178,10 +185,11 @@ impl Child {
         }
     }
     const fn params(&self) -> usize {
-        if self.tied.is_some() { 0 } else { times(self.node.params, self.copies()) }
+        if self.tied.is_some() || self.frozen { 0 } else { times(self.node.params, self.copies()) }
     }
     const fn state(&self) -> usize {
-        times(self.node.state, self.copies())
+        let params = if self.frozen && self.tied.is_none() { self.node.params } else { 0 };
+        times(at_most(params + self.node.state), self.copies())
     }
 }
 
@@ -192,6 +200,8 @@ pub struct Node {
     pub leaves: &'static [Leaf],
     /// Its parts.
     pub children: &'static [Child],
+    /// Whether it stands for its only part, and does not show itself.
+    pub(crate) wraps: bool,
     params: usize,
     state: usize,
 }
@@ -217,12 +227,17 @@ impl Node {
             state += children[i].state();
             i += 1;
         }
-        Self { leaves, children, params: at_most(params), state: at_most(state) }
+        Self { leaves, children, wraps: false, params: at_most(params), state: at_most(state) }
     }
 
     /// A layer's own parameters.
     pub const fn of(leaves: &'static [Leaf]) -> Self {
         Self::new(leaves, &[])
+    }
+
+    /// A layer that does something to another, whose names it takes.
+    pub const fn wrapping(inner: &'static [Child; 1]) -> Self {
+        Self { wraps: true, ..Self::new(&[], inner) }
     }
 
     /// Elements of the parameter arena, padding included.
@@ -290,7 +305,7 @@ impl Node {
         while i < self.children.len() {
             let child = &self.children[i];
             // A part of a matrix does not lie as a matrix does.
-            if child.tied.is_none() && child.times.is_none() && child.pieces.is_none() {
+            if child.tied.is_none() && child.times.is_none() && child.pieces.is_none() && !child.frozen {
                 if let Some(rest) = after(path, child.name)
                     && let Some((at, leaf)) = child.node.find(rest)
                 {

@@ -82,6 +82,11 @@ impl<M: Declared, D: Device> Weights<M, D> {
         (D::view(&self.params), State::Write(D::view_mut(&mut self.state)))
     }
 
+    /// Both arenas, to be changed.
+    pub(crate) fn arenas_mut(&mut self) -> (ViewMut<'_, D>, ViewMut<'_, D>) {
+        (D::view_mut(&mut self.params), D::view_mut(&mut self.state))
+    }
+
     /// The parameters to be changed, with the stretches that are treated alike.
     pub(crate) fn for_step(&mut self) -> (&D, ViewMut<'_, D>, &[Run]) {
         (&self.device, D::view_mut(&mut self.params), &self.runs)

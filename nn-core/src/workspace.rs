@@ -43,11 +43,13 @@ pub(crate) struct Call {
     pub(crate) mode: Mode,
     pub(crate) keep: bool,
     pub(crate) stream: Stream,
+    /// With a cache: how many tokens were given before.
+    pub(crate) past: Option<usize>,
 }
 
 impl Call {
     pub(crate) fn inference(extents: Extents) -> Self {
-        Self { extents, mode: Mode::Infer, keep: false, stream: Stream::default() }
+        Self { extents, mode: Mode::Infer, keep: false, stream: Stream::default(), past: None }
     }
 
     fn context<D: Device>(self, device: &D) -> Ctx<'_, D> {
@@ -55,7 +57,11 @@ impl Call {
             .lengths(self.extents.lengths)
             .mode(self.mode)
             .stream(self.stream);
-        if self.keep { cx.keeping() } else { cx }
+        match self.past {
+            Some(past) => cx.continuing(past),
+            None if self.keep => cx.keeping(),
+            None => cx,
+        }
     }
 }
 
@@ -184,9 +190,26 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     where
         M: Module<D, M::In>,
     {
+        self.forward_with(device, params, state, x, call, None)
+    }
+
+    /// The same, with a cache of the tokens that were given before.
+    pub(crate) fn forward_with(
+        &mut self,
+        device: &D,
+        params: View<'_, D>,
+        state: State<'_, D>,
+        x: Tensors<'_, D>,
+        call: Call,
+        cache: Option<Region<'_, D>>,
+    ) -> Result<(), Error>
+    where
+        M: Module<D, M::In>,
+    {
         let mut cx = call.context(device).watching(self.check_finite);
-        let mut saved = match (&mut self.saved, call.keep) {
-            (Some(saved), true) => Region::new(D::view_mut(saved)),
+        let mut saved = match (cache, &mut self.saved, call.keep) {
+            (Some(cache), ..) => cache.shorten(),
+            (None, Some(saved), true) => Region::new(D::view_mut(saved)),
             _ => Region::empty(),
         };
         let y = TensorsMut::carve(&cx, &Self::GIVES, &mut Region::new(D::view_mut(&mut self.output)));

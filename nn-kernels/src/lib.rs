@@ -30,6 +30,7 @@ pub trait Device:
     + ops::Norm
     + ops::Conv
     + ops::Pool
+    + ops::Attention
     + ops::Layout
     + ops::Table
     + ops::Random

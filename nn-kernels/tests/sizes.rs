@@ -130,7 +130,16 @@ fn layouts_refuse_sizes_that_wrap() {
     let permute = PermuteSpec { rank: 2, dims: [HALF, 2, 1, 1, 1, 1], axes: [1, 0, 2, 3, 4, 5] };
     refused(|d| d.permute(1, &permute, &[], &mut []));
     refused(|d| d.permute(HALF, &PermuteSpec { dims: [2, 1, 1, 1, 1, 1], ..permute }, &[], &mut []));
-    let rope = RopeSpec { rows: HALF, seq: 1, offset: 0, heads: 1, dim: 2, theta: 1e4, interleaved: false };
+    let rope = RopeSpec {
+        rows: HALF,
+        seq: 1,
+        offset: 0,
+        heads: 1,
+        dim: 2,
+        rotary: 2,
+        theta: 1e4,
+        interleaved: false,
+    };
     refused(|d| d.rope(&rope, false, &[], &mut []));
     refused(|d| d.rope(&RopeSpec { rows: 1, heads: HALF, ..rope }, false, &[], &mut []));
     let last = RopeSpec { rows: 1, offset: usize::MAX, ..rope };

@@ -51,6 +51,8 @@ impl Arithmetic<'_> {
         let found = self.found();
         let of_plan = |name: &str| self.of_plan(&Ident::new(name, Span::call_site()));
         let [label, saved, scratch, vjp_scratch] = ["LABEL", "SAVED", "SCRATCH", "VJP_SCRATCH"].map(of_plan);
+        let layers_of = |constant| (0..graph.nodes.len()).map(move |k| self.of_layer(k, constant));
+        let (cache, causal) = (layers_of("CACHE"), layers_of("CAUSAL"));
         let keeps_x = self.any_kept(graph.inputs.iter().map(|i| i.value));
         let keeps_y = self.any_kept(graph.outputs.iter().copied());
         let macs = self.total("MACS");
@@ -106,6 +108,8 @@ impl Arithmetic<'_> {
                     const KEEPS_X: bool = #keeps_x;
                     const KEEPS_Y: bool = #keeps_y;
                     const SAVED: __nn::Size = #saved;
+                    const CACHE: __nn::Size = __nn::sum(&[#(#cache),*]);
+                    const CAUSAL: bool = true #(&& #causal)*;
                     const SCRATCH: __nn::Size = #scratch;
                     const VJP_SCRATCH: __nn::Size = #vjp_scratch;
                     const MACS: usize = #macs;

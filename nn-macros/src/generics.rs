@@ -173,7 +173,7 @@ impl Consts {
                     Err(_) => {
                         errors.at(
                             mac,
-                            "the axes of a tensor are numbers: `T![64, 10]`, or bounds: `T![..512, 384]`",
+                            "the axes of a tensor are numbers: `T![64, 10]`, or bounds: `T![..512, 384]`, `T![..64 @ 1, 384]`",
                         );
                         quote!(::nn::__private::Unknown)
                     }
@@ -259,12 +259,20 @@ struct Axes(Punctuated<Axis, Token![,]>);
 struct Axis {
     bounded: bool,
     expr: Expr,
+    /// Which of the run-time lengths it has, if it is bounded.
+    tag: Option<syn::LitInt>,
 }
 
 impl Parse for Axis {
     fn parse(input: ParseStream) -> syn::Result<Self> {
         let bounded = input.parse::<Option<Token![..]>>()?.is_some();
-        Ok(Self { bounded, expr: input.parse()? })
+        let expr = input.parse()?;
+        let tag = if bounded && input.parse::<Option<Token![@]>>()?.is_some() {
+            Some(input.parse()?)
+        } else {
+            None
+        };
+        Ok(Self { bounded, expr, tag })
     }
 }
 
@@ -282,7 +290,8 @@ impl Axes {
             .iter()
             .map(|axis| {
                 let dim = consts.dim(&axis.expr, errors);
-                if axis.bounded { quote!(::nn::UpTo<#dim>) } else { dim }
+                let tag = axis.tag.iter();
+                if axis.bounded { quote!(::nn::UpTo<#dim #(, #tag)*>) } else { dim }
             })
             .collect();
         if axes.is_empty() {

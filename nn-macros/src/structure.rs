@@ -159,11 +159,12 @@ impl Structure<'_> {
         let note = format!("[`{name}`] over dimensions that are types.");
         let own_attrs = if generic { quote!(#[doc = #note]) } else { quote!(#(#attrs)*) };
         let keyword = syn::Token![struct](name.span());
-        let bounds = types.iter().zip(&fields).map(|(_, f)| quote_spanned!(ends(&f.ty).0=> ::nn::Params));
+        let bounds = types.iter().zip(&fields).map(|(_, f)| quote_spanned!(ends(&f.ty).0=> ::nn::Views));
         let label = name.to_string();
         let label = label.trim_start_matches("r#");
         let macros = consts.macros();
         let checks = errors.is_empty().then(|| self.checks(&own, &fields_trait, &fields));
+        let (view_struct, view_impls) = self.view(&own, &fields_trait, &fields);
 
         // One place for all of it, which compilers point to when they speak of the struct.
         let body = quote!(#(#(#others)* #visibilities #names: #types,)* #marker);
@@ -179,6 +180,7 @@ impl Structure<'_> {
             #computed
             #vis #keyword #own #params #body
             #alias
+            #view_struct
 
             #[doc(hidden)]
             #[allow(non_camel_case_types, reason = "named as the fields are")]
@@ -202,6 +204,7 @@ impl Structure<'_> {
                     const LABEL: __nn::Text = __nn::label(#label, &[#(<#dims as __nn::Dim>::EXTENT),*]);
                     const TREE: &'static __nn::Node = &__nn::Node::new(&[], &[#(#children),*]);
                 }
+                #view_impls
                 #rebind
                 impl #params ::core::default::Default for #own #args {
                     fn default() -> Self {
@@ -245,6 +248,55 @@ impl Structure<'_> {
             fields.push(field);
         }
         fields
+    }
+
+    /// The struct whose fields are the views of the layers, and what makes one. It is generic over what says which layer each
+    /// field is, so that a field that is no layer is a mistake in one place only.
+    fn view(
+        &self,
+        own: &TokenStream,
+        fields_trait: &TokenStream,
+        fields: &[&Field],
+    ) -> (TokenStream, TokenStream) {
+        let Self { vis, name, consts, .. } = self;
+        let view = format_ident!("{name}View", span = name.span());
+        let (params, args) = (consts.params(), consts.args());
+        let title = format!("The parameters of [`{name}`], a field each layer.");
+        let default = consts.is_empty().then(|| quote!(= #own));
+        let of = |f: &Field| {
+            let field = &f.name;
+            quote!(<__nn_M::#field as ::nn::Views>)
+        };
+        let typed = fields.iter().map(|f| {
+            let (name, of) = (&f.name, of(f));
+            let note = format!("The parameters of `{}`.", f.key);
+            quote!(#[doc = #note] #vis #name: #of::View<__nn_A>)
+        });
+        let values = fields.iter().enumerate().map(|(i, f)| {
+            let (name, i) = (&f.name, proc_macro2::Literal::usize_unsuffixed(i));
+            quote!(#name: arenas.child(#i))
+        });
+        let arenas = if fields.is_empty() { quote!(_) } else { quote!(mut arenas) };
+        let structure = quote! {
+            #[doc = #title]
+            #[allow(non_camel_case_types, reason = "`__nn_` keeps these names from meeting the user's")]
+            #[allow(private_bounds, private_interfaces, reason = "which layer a field is may be private")]
+            #vis struct #view<__nn_A: ::nn::Access, __nn_M: #fields_trait #default> {
+                #(#typed,)*
+                __nn_model: ::core::marker::PhantomData<(__nn_A, __nn_M)>,
+            }
+        };
+        let impls = quote! {
+            impl<__nn_A: __nn::Access, __nn_M: #fields_trait> __nn::FromArenas<__nn_A> for #view<__nn_A, __nn_M> {
+                fn from_arenas(#arenas: __nn::Arenas<__nn_A>) -> Self {
+                    Self { #(#values,)* __nn_model: ::core::marker::PhantomData }
+                }
+            }
+            impl #params __nn::Views for #own #args {
+                type View<__nn_A: __nn::Access> = #view<__nn_A, Self>;
+            }
+        };
+        (structure, impls)
     }
 
     /// What stops the compiler, each at the user's own token.

@@ -20,12 +20,31 @@ pub struct BlockOf<D: ::nn::Dim> {
 }
 /// A residual block.
 pub type Block<const D: usize> = BlockOf<::nn::C<D>>;
+///The parameters of [`Block`], a field each layer.
+#[allow(
+    non_camel_case_types,
+    reason = "`__nn_` keeps these names from meeting the user's"
+)]
+#[allow(
+    private_bounds,
+    private_interfaces,
+    reason = "which layer a field is may be private"
+)]
+pub struct BlockView<__nn_A: ::nn::Access, __nn_M: BlockFields> {
+    ///The parameters of `norm`.
+    pub norm: <__nn_M::norm as ::nn::Views>::View<__nn_A>,
+    ///The parameters of `up`.
+    pub up: <__nn_M::up as ::nn::Views>::View<__nn_A>,
+    ///The parameters of `down`.
+    pub down: <__nn_M::down as ::nn::Views>::View<__nn_A>,
+    __nn_model: ::core::marker::PhantomData<(__nn_A, __nn_M)>,
+}
 #[doc(hidden)]
 #[allow(non_camel_case_types, reason = "named as the fields are")]
 trait BlockFields {
-    type norm: ::nn::Params;
-    type up: ::nn::Params;
-    type down: ::nn::Params;
+    type norm: ::nn::Views;
+    type up: ::nn::Views;
+    type down: ::nn::Views;
     const NAMES: &'static [&'static str];
 }
 #[allow(
@@ -73,6 +92,20 @@ const _: () = {
                 __nn::Child::new("down", __nn::Part::<<Self as BlockFields>::down>::TREE),
             ],
         );
+    }
+    impl<__nn_A: __nn::Access, __nn_M: BlockFields> __nn::FromArenas<__nn_A>
+    for BlockView<__nn_A, __nn_M> {
+        fn from_arenas(mut arenas: __nn::Arenas<__nn_A>) -> Self {
+            Self {
+                norm: arenas.child(0),
+                up: arenas.child(1),
+                down: arenas.child(2),
+                __nn_model: ::core::marker::PhantomData,
+            }
+        }
+    }
+    impl<D: ::nn::Dim> __nn::Views for BlockOf<D> {
+        type View<__nn_A: __nn::Access> = BlockView<__nn_A, Self>;
     }
     impl<D: __nn::Dim, __nn_D: __nn::Arg<D>> __nn::Rebind<(__nn_D,)> for BlockOf<D>
     where
@@ -275,6 +308,16 @@ const _: () = {
         const KEEPS_X: bool = __nn_Plan::<D>::KEEP_0;
         const KEEPS_Y: bool = __nn_Plan::<D>::KEEP_4;
         const SAVED: __nn::Size = __nn_Plan::<D>::SAVED;
+        const CACHE: __nn::Size = __nn::sum(
+            &[
+                __nn_L0::<D>::CACHE,
+                __nn_L1::<D>::CACHE,
+                __nn_L2::<D>::CACHE,
+                __nn_L3::<D>::CACHE,
+            ],
+        );
+        const CAUSAL: bool = true && __nn_L0::<D>::CAUSAL && __nn_L1::<D>::CAUSAL
+            && __nn_L2::<D>::CAUSAL && __nn_L3::<D>::CAUSAL;
         const SCRATCH: __nn::Size = __nn_Plan::<D>::SCRATCH;
         const VJP_SCRATCH: __nn::Size = __nn_Plan::<D>::VJP_SCRATCH;
         const MACS: usize = __nn_L0::<D>::MACS + __nn_L1::<D>::MACS + __nn_L2::<D>::MACS

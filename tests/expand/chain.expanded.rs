@@ -5,11 +5,28 @@ pub struct Net {
     _0: LinearReLU<784, 64>,
     _1: Linear<64, 10>,
 }
+///The parameters of [`Net`], a field each layer.
+#[allow(
+    non_camel_case_types,
+    reason = "`__nn_` keeps these names from meeting the user's"
+)]
+#[allow(
+    private_bounds,
+    private_interfaces,
+    reason = "which layer a field is may be private"
+)]
+pub struct NetView<__nn_A: ::nn::Access, __nn_M: NetFields = Net> {
+    ///The parameters of `0`.
+    pub _0: <__nn_M::_0 as ::nn::Views>::View<__nn_A>,
+    ///The parameters of `1`.
+    pub _1: <__nn_M::_1 as ::nn::Views>::View<__nn_A>,
+    __nn_model: ::core::marker::PhantomData<(__nn_A, __nn_M)>,
+}
 #[doc(hidden)]
 #[allow(non_camel_case_types, reason = "named as the fields are")]
 trait NetFields {
-    type _0: ::nn::Params;
-    type _1: ::nn::Params;
+    type _0: ::nn::Views;
+    type _1: ::nn::Views;
     const NAMES: &'static [&'static str];
 }
 #[allow(
@@ -35,6 +52,19 @@ const _: () = {
                 __nn::Child::new("1", __nn::Part::<<Self as NetFields>::_1>::TREE),
             ],
         );
+    }
+    impl<__nn_A: __nn::Access, __nn_M: NetFields> __nn::FromArenas<__nn_A>
+    for NetView<__nn_A, __nn_M> {
+        fn from_arenas(mut arenas: __nn::Arenas<__nn_A>) -> Self {
+            Self {
+                _0: arenas.child(0),
+                _1: arenas.child(1),
+                __nn_model: ::core::marker::PhantomData,
+            }
+        }
+    }
+    impl __nn::Views for Net {
+        type View<__nn_A: __nn::Access> = NetView<__nn_A, Self>;
     }
     impl ::core::default::Default for Net {
         fn default() -> Self {
@@ -130,6 +160,8 @@ const _: () = {
         const KEEPS_X: bool = __nn_Plan::KEEP_0;
         const KEEPS_Y: bool = __nn_Plan::KEEP_2;
         const SAVED: __nn::Size = __nn_Plan::SAVED;
+        const CACHE: __nn::Size = __nn::sum(&[__nn_L0::CACHE, __nn_L1::CACHE]);
+        const CAUSAL: bool = true && __nn_L0::CAUSAL && __nn_L1::CAUSAL;
         const SCRATCH: __nn::Size = __nn_Plan::SCRATCH;
         const VJP_SCRATCH: __nn::Size = __nn_Plan::VJP_SCRATCH;
         const MACS: usize = __nn_L0::MACS + __nn_L1::MACS;

@@ -212,6 +212,69 @@ softmax_cases("softmax", "Softmax", lambda x: F.softmax(x, dim=-1))
 softmax_cases("log_softmax", "LogSoftmax", lambda x: F.log_softmax(x, dim=-1))
 
 
+# Gated units and feed-forward networks
+
+
+def gated_case(name, title, f, lead, half):
+    @case(name)
+    def _(c):
+        c.say(f"{title}: x {[*lead, 2 * half]}", H=half)
+        c.run(f, c.randn(*lead, 2 * half, scale=2.0))
+
+
+def first_gates(act):
+    def f(x):
+        a, b = x.chunk(2, dim=-1)
+        return act(a) * b
+
+    return f
+
+
+gated_case("swiglu", "SwiGLU, silu(first half) * second half", first_gates(F.silu), [3], 4)
+gated_case("swiglu_tokens", "SwiGLU, silu(first half) * second half", first_gates(F.silu), [2, 3], 5)
+gated_case("geglu", "GeGLU, gelu(first half) * second half, erf form", first_gates(F.gelu), [3], 4)
+gated_case("glu", "PyTorch's GLU, first half * sigmoid(second half)", lambda x: F.glu(x, dim=-1), [3], 4)
+
+
+def gated_feed_forward_case(name, act, title, lead, dim, hidden):
+    @case(name)
+    def _(c):
+        c.say(
+            f"down({title}(gate(x)) * up(x)), no biases: x {[*lead, dim]}, {hidden} wide in the middle; names of transformers' Llama",
+            D=dim, H=hidden,
+        )
+
+        def net(x, gate_proj_weight, up_proj_weight, down_proj_weight):
+            return F.linear(act(F.linear(x, gate_proj_weight)) * F.linear(x, up_proj_weight), down_proj_weight)
+
+        params = {
+            "gate_proj.weight": c.randn(hidden, dim, scale=0.5),
+            "up_proj.weight": c.randn(hidden, dim, scale=0.5),
+            "down_proj.weight": c.randn(dim, hidden, scale=0.5),
+        }
+        c.run(net, c.randn(*lead, dim), params=params)
+
+
+gated_feed_forward_case("swiglu_feed_forward", F.silu, "silu", [2, 3], 6, 10)
+gated_feed_forward_case("swiglu_feed_forward_square", F.silu, "silu", [3], 5, 5)
+gated_feed_forward_case("geglu_feed_forward", F.gelu, "gelu", [3], 6, 7)
+gated_feed_forward_case("glu_feed_forward", torch.sigmoid, "sigmoid", [3], 6, 7)
+
+
+@case("feed_forward_gelu")
+def _(c):
+    c.say("fc2(gelu_tanh(fc1(x))): x [2, 3, 6], 16 wide in the middle", D=6, FF=16)
+
+    def net(x, fc1_weight, fc1_bias, fc2_weight, fc2_bias):
+        return F.linear(F.gelu(F.linear(x, fc1_weight, fc1_bias), approximate="tanh"), fc2_weight, fc2_bias)
+
+    params = {
+        "fc1.weight": c.randn(16, 6, scale=0.5), "fc1.bias": c.randn(16, scale=0.5),
+        "fc2.weight": c.randn(6, 16, scale=0.25), "fc2.bias": c.randn(6, scale=0.25),
+    }
+    c.run(net, c.randn(2, 3, 6), params=params)
+
+
 # Normalisation
 
 
@@ -481,6 +544,113 @@ rope_case("rope_theta1e5_offset", 2, 4, 3, 6, theta=1e5, offset=37)
 rope_case("rope_partial", 2, 4, 2, 8, rotated=4)
 rope_case("rope_interleaved", 3, 5, 2, 8, interleaved=True)
 rope_case("rope_interleaved_offset", 2, 4, 3, 6, offset=37, interleaved=True)
+
+
+# Attention
+
+
+def heads_first(x, heads):
+    """[B, S, H*D] -> [B, H, S, D]"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def tokens_first(y):
+    """[B, H, S, D] -> [B, S, H*D]"""
+    return y.transpose(1, 2).flatten(2)
+
+
+def attention_case(name, batch, tokens, heads, dim, causal=False, major=False):
+    @case(name)
+    def _(c):
+        shape = [batch, 3, heads, tokens, dim] if major else [batch, tokens, 3 * heads * dim]
+        what = "q, k and v head by head" if major else "token by token, q of all heads, then k, then v"
+        c.say(
+            f"attention, {'causal' if causal else 'all to all'}: x {shape}, {what}; y [B, S, H*D]",
+            S=tokens, H=heads, D=dim, causal=causal, major=major,
+        )
+
+        def attend(x):
+            q, k, v = x.unbind(1) if major else [heads_first(part, heads) for part in x.chunk(3, -1)]
+            return tokens_first(F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+
+        c.run(attend, c.randn(*shape))
+
+
+attention_case("attention_major", 3, 5, 2, 4, major=True)
+attention_case("attention_major_causal", 2, 6, 3, 2, causal=True, major=True)
+attention_case("attention_qkv", 3, 5, 2, 3)
+attention_case("attention_causal", 3, 7, 2, 4, causal=True)
+attention_case("attention_causal_one_token", 2, 1, 2, 3, causal=True)
+attention_case("attention_causal_d1", 2, 9, 3, 1, causal=True)
+attention_case("attention_causal_d80", 1, 5, 2, 80, causal=True)
+attention_case("attention_causal_long", 1, 131, 1, 5, causal=True)
+
+
+@case("qkv_to_major")
+def _(c):
+    c.say("QKVToMajor: [B, S, 3*H*D] -> [B, 3, H, S, D]", S=5, H=2, D=3)
+    c.run(lambda x: x.unflatten(-1, (3, 2, 3)).permute(0, 2, 3, 1, 4), c.randn(3, 5, 18))
+
+
+def gqa_case(name, batch, tokens, heads, kv_heads, dim, causal=True):
+    @case(name)
+    def _(c):
+        c.say(
+            f"grouped-query attention, {'causal' if causal else 'all to all'}: q [B, S, H*D], k and v [B, S, KV*D]",
+            S=tokens, H=heads, KV=kv_heads, D=dim, causal=causal,
+        )
+
+        def attend(q, k, v):
+            q, k, v = heads_first(q, heads), heads_first(k, kv_heads), heads_first(v, kv_heads)
+            return tokens_first(F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True))
+
+        keys = [batch, tokens, kv_heads * dim]
+        c.run(attend, c.randn(batch, tokens, heads * dim), c.randn(*keys), c.randn(*keys))
+
+
+gqa_case("gqa", 3, 5, 6, 2, 3)
+gqa_case("gqa_open", 2, 4, 4, 2, 5, causal=False)
+gqa_case("gqa_one_head", 2, 5, 3, 1, 4)
+gqa_case("gqa_full", 2, 5, 3, 3, 2)
+
+
+@case("repeat_kv_heads")
+def _(c):
+    c.say("RepeatKVHeads: [B, S, KV*D] -> [B, S, KV*REP*D], repeat_interleave over heads", S=4, KV=2, REP=3, D=5)
+    c.run(lambda x: x.unflatten(-1, (2, 5)).repeat_interleave(3, -2).flatten(2), c.randn(3, 4, 10))
+
+
+def cross_attention_case(name, batch, queries, keys, heads, dim, masks=None):
+    @case(name)
+    def _(c):
+        c.say(
+            f"attention of {queries} tokens to {keys} others: q [B, Q, DIM], k and v [B, KV, DIM]"
+            + (", mask [B, KV], 1 = attend" if masks else ""),
+            DIM=dim, H=heads, Q=queries, KV=keys, masked=bool(masks),
+        )
+
+        def attend(q, k, v, mask=None):
+            q, k, v = [heads_first(x, heads) for x in (q, k, v)]
+            if mask is None:
+                return tokens_first(F.scaled_dot_product_attention(q, k, v))
+            seen = (mask != 0)[:, None, None, :].expand(-1, heads, queries, -1)
+            y = tokens_first(F.scaled_dot_product_attention(q, k, v, attn_mask=seen))
+            # A mask has no influence but through what it hides: its gradient is 0.
+            return y + 0.0 * mask.sum()
+
+        inputs = [c.randn(batch, queries, dim), c.randn(batch, keys, dim), c.randn(batch, keys, dim)]
+        if masks:
+            inputs.append(torch.tensor(masks, dtype=torch.float64))
+        c.run(attend, *inputs)
+
+
+cross_attention_case("cross_attention", 3, 4, 6, 2, 6)
+cross_attention_case("cross_attention_one_query", 2, 1, 5, 1, 4)
+cross_attention_case(
+    "cross_attention_masked", 3, 2, 5, 2, 4, [[1, 1, 1, 1, 1], [1, 0, 0, 1, 0], [0, 1, 0, 0, 0]]
+)
+# PyTorch too gives zeros where nothing is seen.
+cross_attention_case("cross_attention_nothing_seen", 2, 3, 4, 1, 4, [[0, 0, 0, 0], [0, 0, 1, 1]])
 
 
 # Binary and structural

@@ -197,6 +197,16 @@ cases! {
     act_elu_large: ELU, T![8];
     act_elu_tiny: ELU, T![5];
 
+    swiglu: SwiGLU<4>, T![8];
+    swiglu_tokens: SwiGLU<5>, T![3, 10];
+    geglu: GeGLU<4>, T![8];
+    glu: GLU<4>, T![8];
+    swiglu_feed_forward: SwiGLUFeedForward<6, 10>, T![3, 6], terms = 20;
+    swiglu_feed_forward_square: SwiGLUFeedForward<5, 5>, T![5], terms = 10;
+    geglu_feed_forward: GeGLUFeedForward<6, 7>, T![6], terms = 14;
+    glu_feed_forward: GLUFeedForward<6, 7>, T![6], terms = 14;
+    feed_forward_gelu: FeedForwardGELU<6, 16>, T![3, 6], terms = 16;
+
     softmax: Softmax, T![7];
     softmax_tokens: Softmax, T![4, 5];
     softmax_offset: Softmax, T![6];
@@ -273,13 +283,39 @@ cases! {
     embedding_tied: Tied, Ids<T![4]>, terms = 12, under = "tokens.";
     rope: RoPE<5, 2, 8>, T![5, 16];
     rope_d2: RoPE<4, 3, 2>, T![4, 6];
+    rope_partial: RoPE<4, 2, 8, Sci<1, 4>, No, 4>, T![4, 16];
     rope_interleaved: RoPEInterleaved<5, 2, 8>, T![5, 16];
+
+    attention_major: ScaledDotProductAttention<5, 2, 4>, T![3, 2, 5, 4], terms = 5;
+    attention_major_causal: MaskedAttention<6, 3, 2>, T![3, 3, 6, 2], terms = 6;
+    attention_qkv: ScaledDotProductAttentionQKV<5, 2, 3>, T![5, 18], terms = 5;
+    attention_causal: CausalAttention<7, 2, 4>, T![7, 24], terms = 7;
+    attention_causal_one_token: CausalAttention<1, 2, 3>, T![1, 18], terms = 3;
+    attention_causal_d1: CausalAttention<9, 3, 1>, T![9, 9], terms = 9;
+    attention_causal_d80: CausalAttention<5, 2, 80>, T![5, 480], terms = 80;
+    attention_causal_long: CausalAttention<131, 1, 5>, T![131, 15], terms = 131;
+    qkv_to_major: QKVToMajor<5, 2, 3>, T![5, 18];
+    gqa: GQAAttention<5, 6, 2, 3>, (T![5, 18], T![5, 6], T![5, 6]), terms = 5;
+    gqa_open: GQAAttention<4, 4, 2, 5, No>, (T![4, 20], T![4, 10], T![4, 10]), terms = 5;
+    gqa_one_head: GQAAttention<5, 3, 1, 4>, (T![5, 12], T![5, 4], T![5, 4]), terms = 5;
+    gqa_full: GQAAttention<5, 3, 3, 2>, (T![5, 6], T![5, 6], T![5, 6]), terms = 5;
+    repeat_kv_heads: RepeatKVHeads<4, 2, 3, 5>, T![4, 10], terms = 3;
+    cross_attention: CrossAttention<6, 2, 4, 6>, (T![4, 6], T![6, 6], T![6, 6]), terms = 6;
+    cross_attention_one_query: CrossAttention<4, 1, 1, 5>, (T![1, 4], T![5, 4], T![5, 4]), terms = 5;
+    cross_attention_masked: CrossAttention<4, 2, 2, 5, Yes>, (T![2, 4], T![5, 4], T![5, 4], T![5]), terms = 5;
+    cross_attention_nothing_seen: CrossAttention<4, 1, 3, 4, Yes>, (T![3, 4], T![4, 4], T![4, 4], T![4]), terms = 4;
 }
 
 #[test]
 #[should_panic(expected = "linear_relu, y0")]
 fn another_function_is_told_apart() {
     check::<f64, LinearTanh<6, 5>, T![6]>("linear_relu", &Options::default());
+}
+
+#[test]
+#[should_panic(expected = "attention_causal, y0")]
+fn attention_to_later_tokens_is_told_apart() {
+    check::<f64, ScaledDotProductAttentionQKV<7, 2, 4>, T![7, 24]>("attention_causal", &Options::default());
 }
 
 #[test]

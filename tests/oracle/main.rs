@@ -15,7 +15,6 @@ const UNREAD: &[(&str, &str)] = &[
     ("conv1d_stride2_dilation2", "there is no such layer"),
     ("conv2d_rect", "kernels are square"),
     ("global_avg_pool2d", "there is no such layer, and windows are square"),
-    ("rope_partial", "all of a head is turned"),
     ("schedule_one_cycle", "there is no such schedule"),
 ];
 

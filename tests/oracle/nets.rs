@@ -78,7 +78,7 @@ fn net_lenet() {
 fn rope_from<E: kernels::cpu::Real>(name: &'static str, theta: f64, interleaved: bool) {
     use kernels::ops::Layout;
     let fixture = Fixture::read(name);
-    let spec = RopeSpec { rows: 8, seq: 4, offset: 37, heads: 3, dim: 6, theta, interleaved };
+    let spec = RopeSpec { rows: 8, seq: 4, offset: 37, heads: 3, dim: 6, rotary: 6, theta, interleaved };
     for device in devices::<E>() {
         for (inverse, from, to) in [(false, "x0", "y0"), (true, "dy0", "dx0")] {
             let from = fixture.get(from).real::<E>();

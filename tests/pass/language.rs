@@ -135,3 +135,27 @@ fn lengths_may_vary() {
     assert_eq!(output::<Tiny>(&[1, 2, 3]).len(), 33);
     assert_eq!(output::<Tiny>(&[1]).len(), 11);
 }
+
+#[module]
+struct Lengths<const Q: usize, const K: usize, const D: usize> {
+    queries: Linear<D, D>,
+    keys: Linear<D, { 2 * D }>,
+}
+
+#[module]
+impl<const Q: usize, const K: usize, const D: usize> Lengths<Q, K, D> {
+    fn forward(&self, q: T![..Q, D], k: T![..K @ 1, D]) -> (T![..Q, D], T![..K @ 1, { 2 * D }]) {
+        (self.queries(q), self.keys(k))
+    }
+}
+
+#[module]
+type TwoLengths = Lengths<5, 7, 2>;
+
+#[test]
+fn a_module_can_have_two_lengths() {
+    let mut model = Model::<TwoLengths>::init(1, 1).expect("a model of this size fits");
+    let (q, k) = model.forward((&[0.0; 3 * 2], &[0.0; 6 * 2])).expect("both lengths are within their bounds");
+    assert_eq!((q.len(), k.len()), (3 * 2, 6 * 4));
+    assert!(model.forward((&[0.0; 6 * 2], &[0.0; 6 * 2])).is_err(), "six queries are more than five");
+}

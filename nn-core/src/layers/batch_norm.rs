@@ -12,7 +12,7 @@ use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::product;
 use crate::real::{Real, Sci};
-use crate::signature::{Sig, Signature};
+use crate::signature::{S1, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -37,7 +37,7 @@ use crate::{Size, Text, layer};
 ///     "shape mismatch: `BatchNorm2D<16>` takes [16, H, W], but it is given [3, 8, 8]"
 /// );
 /// ```
-#[layer]
+#[layer(weight: S1<C>, bias: S1<C>, running_mean: S1<C>, running_var: S1<C>)]
 pub struct BatchNorm2D<const C: usize, EPS: Real = Sci<1, -5>, MOMENTUM: Real = Sci<1, -1>>;
 
 /// Batch normalisation of vectors or sequences, `[C]` or `[C, L]`: [`BatchNorm2D`] otherwise.
@@ -47,7 +47,7 @@ pub struct BatchNorm2D<const C: usize, EPS: Real = Sci<1, -5>, MOMENTUM: Real = 
 /// assert_eq!(<BatchNorm1D<16> as Layer<T![16]>>::RULE.out.to_string(), "[16]");
 /// assert_eq!(<BatchNorm1D<16> as Layer<T![16, 9]>>::RULE.out.to_string(), "[16, 9]");
 /// ```
-#[layer]
+#[layer(weight: S1<C>, bias: S1<C>, running_mean: S1<C>, running_var: S1<C>)]
 pub struct BatchNorm1D<const C: usize, EPS: Real = Sci<1, -5>, MOMENTUM: Real = Sci<1, -1>>;
 
 /// Batch normalisation of volumes, `[C, D, H, W]`: [`BatchNorm2D`] otherwise.
@@ -56,7 +56,7 @@ pub struct BatchNorm1D<const C: usize, EPS: Real = Sci<1, -5>, MOMENTUM: Real = 
 /// use nn::{BatchNorm3D, Layer, T};
 /// assert_eq!(<BatchNorm3D<16> as Layer<T![16, 4, 8, 8]>>::RULE.out.to_string(), "[16, 4, 8, 8]");
 /// ```
-#[layer]
+#[layer(weight: S1<C>, bias: S1<C>, running_mean: S1<C>, running_var: S1<C>)]
 pub struct BatchNorm3D<const C: usize, EPS: Real = Sci<1, -5>, MOMENTUM: Real = Sci<1, -1>>;
 
 const fn leaves(channels: Extent) -> [Leaf; 4] {

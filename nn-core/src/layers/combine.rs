@@ -1,5 +1,7 @@
 //! Layers made of layers, and parameters that are no layer's.
 
+use std::marker::PhantomData;
+
 use nn_kernels::Device;
 use nn_kernels::ops::Binary;
 
@@ -14,6 +16,7 @@ use crate::layers::check_shape;
 use crate::signature::{Kind, Sig, Signature};
 use crate::tensors::{Tensors, TensorsMut, slice, slice_mut};
 use crate::tree::{Child, Field, Leaf, Node, Role};
+use crate::views::{Access, TensorView, Views};
 use crate::{Size, Text, layer};
 
 /// All of a layer's parameters and state are those of `M`.
@@ -41,8 +44,12 @@ fn copy_of<M: Params>(i: usize) -> Step {
 ///     "shape mismatch: `Residual<Linear<8, 4>>` adds its input, [3, 8], and what becomes of it, [3, 4]"
 /// );
 /// ```
-#[layer]
+#[layer(own_views)]
 pub struct Residual<M: Params>;
+
+impl<M: Views> Views for ResidualOf<M> {
+    type View<A: Access> = M::View<A>;
+}
 
 impl<M: Params> Params for ResidualOf<M> {
     const LABEL: Text = Text::new().str("Residual<").text(&M::LABEL).str(">");
@@ -76,6 +83,8 @@ impl<X: Signature, M: Layer<X>> Layer<X> for ResidualOf<M> {
     const KEEPS_X: bool = M::KEEPS_X;
     // M's output, which is not the whole's.
     const SAVED: Size = M::SAVED.plus(X::SIG.size().when(M::KEEPS_Y));
+    const CACHE: Size = M::CACHE;
+    const CAUSAL: bool = M::CAUSAL;
     const SCRATCH: Size = M::SCRATCH;
     const VJP_SCRATCH: Size = M::VJP_SCRATCH;
     const MACS: usize = M::MACS;
@@ -85,7 +94,7 @@ impl<X: Signature, M: Layer<X>> Layer<X> for ResidualOf<M> {
 impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for ResidualOf<M> {
     fn forward(cx: &mut Ctx<'_, D>, call: Forward<'_, D>) {
         let Forward { params, mut state, x, mut y, mut saved, mut scratch } = call;
-        let mut own = saved.part(cx, M::SAVED.when(cx.keeps()));
+        let mut own = saved.part(cx, cx.left::<M, X>());
         let step = whole::<M>();
         if M::KEEPS_Y && cx.keeps() {
             let mut inner = TensorsMut::carve(cx, &X::SIG, &mut saved);
@@ -139,7 +148,7 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for ResidualOf<M> {
 ///      but given [8] they give [4]"
 /// );
 /// ```
-#[layer]
+#[layer(own_views)]
 pub struct Repeat<M: Params, const N: usize>;
 
 impl<M: Params, N: Dim> RepeatOf<M, N> {
@@ -152,6 +161,10 @@ impl<M: Params, N: Dim> RepeatOf<M, N> {
     {
         Step { place: copy as u32 * M::PLACES, ..copy_of::<M>(copy) }
     }
+}
+
+impl<M: Views, N: Dim> Views for RepeatOf<M, N> {
+    type View<A: Access> = Vec<M::View<A>>;
 }
 
 impl<M: Params, N: Dim> Params for RepeatOf<M, N> {
@@ -187,6 +200,8 @@ impl<X: Signature, M: Layer<X>, N: Dim> Layer<X> for RepeatOf<M, N> {
     // What each copy leaves; then the values between them, if anyone reads them.
     const SAVED: Size =
         M::SAVED.times(N::N).plus(X::SIG.size().when(M::KEEPS_X || M::KEEPS_Y).times(N::N.saturating_sub(1)));
+    const CACHE: Size = M::CACHE.times(N::N);
+    const CAUSAL: bool = M::CAUSAL;
     // Values go to and fro between the output and this.
     const SCRATCH: Size = X::SIG.size().when(N::N > 1).plus(M::SCRATCH);
     const VJP_SCRATCH: Size =
@@ -198,7 +213,7 @@ impl<X: Signature, M: Layer<X>, N: Dim> Layer<X> for RepeatOf<M, N> {
 impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf<M, N> {
     fn forward(cx: &mut Ctx<'_, D>, call: Forward<'_, D>) {
         let Forward { params, mut state, x, mut y, mut saved, mut scratch } = call;
-        let mut own = saved.parts(cx, M::SAVED.when(cx.keeps()), N::N);
+        let mut own = saved.parts(cx, cx.left::<M, X>(), N::N);
         let keeps = (M::KEEPS_X || M::KEEPS_Y) && cx.keeps();
         let mut slot = match N::N {
             1 => TensorsMut::unwanted(X::SIG.len()),
@@ -271,6 +286,148 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
     }
 }
 
+/// N copies of M behind one another, each given the same further inputs: (x, c, …) → x′, where M takes (x, c, …) and gives x′ of
+/// x's shape. The trunk of a transformer that is told something: the time of a diffusion, what a decoder attends to.
+///
+/// Names and random numbers are as those of [`Repeat`]; the gradients of c are the sums over all copies.
+///
+/// ```
+/// use nn::{Add, Layer, RepeatConditional, T};
+/// assert_eq!(<RepeatConditional<Add, 3> as Layer<(T![8], T![8])>>::RULE.out.to_string(), "[8]");
+/// let fault = <RepeatConditional<Add, 3> as Layer<T![8]>>::RULE.fault.unwrap();
+/// assert_eq!(
+///     fault.to_string(),
+///     "shape mismatch: `RepeatConditional<Add, 3>` takes a tensor and what goes to every copy, but it is given [8]"
+/// );
+/// ```
+#[layer(own_views)]
+pub struct RepeatConditional<M: Params, const N: usize>;
+
+/// The first tensor.
+struct First<X>(PhantomData<fn() -> X>);
+impl<X: Signature> Signature for First<X> {
+    const SIG: Sig = if X::SIG.is_poison() || X::SIG.is_empty() { Sig::POISON } else { X::SIG.nth(0) };
+}
+
+impl<M: Views, N: Dim> Views for RepeatConditionalOf<M, N> {
+    type View<A: Access> = Vec<M::View<A>>;
+}
+
+impl<M: Params, N: Dim> Params for RepeatConditionalOf<M, N> {
+    const LABEL: Text =
+        N::EXTENT.write(Text::new().str("RepeatConditional<").text(&M::LABEL).str(", ")).str(">");
+    const TREE: &'static Node = RepeatOf::<M, N>::TREE;
+}
+
+const fn repeat_conditional(label: &Text, args: &[crate::Extent], given: &Sig, inner: &Rule) -> Rule {
+    if !given.is_poison() && given.len() < 2 {
+        let takes = Text::new().str("a tensor and what goes to every copy");
+        return Rule::mismatch(label, takes, given, Sig::POISON);
+    }
+    let first = if given.is_poison() { Sig::POISON } else { given.nth(0) };
+    repeat(label, args, &first, inner)
+}
+
+impl<X: Signature, M: Layer<X>, N: Dim> Layer<X> for RepeatConditionalOf<M, N> {
+    const RULE: Rule = repeat_conditional(&Self::LABEL, Self::ARGS, &X::SIG, &M::RULE);
+    const KEEPS_X: bool = M::KEEPS_X;
+    const KEEPS_Y: bool = M::KEEPS_Y;
+    const SAVED: Size = M::SAVED
+        .times(N::N)
+        .plus(First::<X>::SIG.size().when(M::KEEPS_X || M::KEEPS_Y).times(N::N.saturating_sub(1)));
+    const CACHE: Size = M::CACHE.times(N::N);
+    const CAUSAL: bool = M::CAUSAL;
+    const SCRATCH: Size = First::<X>::SIG.size().when(N::N > 1).plus(M::SCRATCH);
+    // Two gradients to and fro, and one of all that is given to a copy but its first.
+    const VJP_SCRATCH: Size =
+        First::<X>::SIG.size().times(2).plus(X::SIG.size()).when(N::N > 1).plus(M::VJP_SCRATCH);
+    const MACS: usize = super::product(&[M::MACS, N::N]);
+    const PLACES: u32 = <RepeatOf<M, N> as Layer<X>>::PLACES;
+}
+
+impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatConditionalOf<M, N> {
+    fn forward(cx: &mut Ctx<'_, D>, call: Forward<'_, D>) {
+        let Forward { params, mut state, x, mut y, mut saved, mut scratch } = call;
+        let mut own = saved.parts(cx, cx.left::<M, X>(), N::N);
+        let keeps = (M::KEEPS_X || M::KEEPS_Y) && cx.keeps();
+        let (first, size) = (First::<X>::SIG, First::<X>::SIG.size());
+        let mut slot = match N::N {
+            1 => TensorsMut::unwanted(1),
+            _ => TensorsMut::carve(cx, &first, &mut scratch.part(cx, size)),
+        };
+        let (x, given) = x.split(1);
+        let mut kept = x.shorten();
+        for copy in 0..N::N {
+            let step = RepeatOf::<M, N>::step::<X>(copy);
+            if keeps && copy + 1 < N::N {
+                let mut to = TensorsMut::carve(cx, &first, &mut saved.part(cx, size));
+                let (from, y) = (kept.join(given.shorten()), to.reborrow());
+                glue::forward::<D, M, X>(cx, step, params, &mut state, from, y, &mut own, &mut scratch);
+                kept = to.freeze();
+                continue;
+            }
+            // So that the last one writes the output.
+            let to_y = (N::N - copy) % 2 == 1;
+            let (from, to) = match (copy == 0 || keeps, to_y) {
+                (true, true) => (kept.shorten(), y.reborrow()),
+                (true, false) => (kept.shorten(), slot.reborrow()),
+                (false, true) => (slot.read(), y.reborrow()),
+                (false, false) => (y.read(), slot.reborrow()),
+            };
+            let from = from.join(given.shorten());
+            glue::forward::<D, M, X>(cx, step, params, &mut state, from, to, &mut own, &mut scratch);
+        }
+    }
+
+    fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
+        let Vjp { params, state, x, y, mut saved, dy, dx, mut dparams, mut scratch } = call;
+        let own = saved.parts(cx, M::SAVED, N::N);
+        let (first, size) = (First::<X>::SIG, First::<X>::SIG.size());
+        let keeps = M::KEEPS_X || M::KEEPS_Y;
+        let between = |cx: &Ctx<'_, D>, i| match keeps {
+            true => saved.nth(cx, size, i).tensors(cx, &first),
+            false => Tensors::EMPTY.join(Tensors::real(D::empty())),
+        };
+        let mut slot = || match N::N {
+            1 => TensorsMut::unwanted(1),
+            _ => TensorsMut::carve_gradient(cx, &first, &mut scratch.part(cx, size)),
+        };
+        let (mut odd, mut even) = (slot(), slot());
+        let mut all = match N::N {
+            1 => TensorsMut::unwanted(X::SIG.len()),
+            _ => TensorsMut::carve_gradient(cx, &X::SIG, &mut scratch.part(cx, X::SIG.size())),
+        };
+        let (_, mut part) = all.reborrow().split(1);
+        let (x, given) = x.split(1);
+        let (mut dx, mut dgiven) = dx.split(1);
+        for copy in (0..N::N).rev() {
+            let last = copy + 1 == N::N;
+            let x = if copy == 0 { x.shorten() } else { between(cx, copy - 1) };
+            let y = if last { y.shorten() } else { between(cx, copy) };
+            let (from, to) = match copy % 2 == 1 {
+                true => (if last { dy.shorten() } else { even.read() }, odd.reborrow()),
+                false => (
+                    if last { dy.shorten() } else { odd.read() },
+                    if copy == 0 { dx.reborrow() } else { even.reborrow() },
+                ),
+            };
+            let to = to.join(if last { dgiven.reborrow() } else { part.reborrow() });
+            let (step, own) = (RepeatOf::<M, N>::step::<X>(copy), own.nth(cx, M::SAVED, copy));
+            let x = x.join(given.shorten());
+            glue::vjp::<D, M, X>(cx, step, params, state, x, y, own, from, to, &mut dparams, &mut scratch);
+            if !last {
+                dgiven.add(cx, part.read());
+            }
+        }
+    }
+
+    fn describe(out: &mut Describe) {
+        for copy in 0..N::N {
+            out.within(&copy.to_string(), M::describe);
+        }
+    }
+}
+
 /// A parameter that is no layer's: a class token, a position table, a scale. It takes nothing and gives `S`, the
 /// same for every sample; in a module it is read as a value, `x + self.positions`.
 ///
@@ -292,11 +449,15 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
 /// }
 /// assert_eq!(<Shifted as Layer<T![3]>>::RULE.out.to_string(), "[3]");
 /// ```
-#[layer]
+#[layer(own_views)]
 pub struct Param<S: Signature, INIT: Initialiser = Zero>;
 
 impl<S: Signature, INIT: Initialiser> ParamOf<S, INIT> {
     const LEAVES: [Leaf; 1] = [Leaf::new("", S::SIG.dims(0), Role::Weight, INIT::INIT).decided()];
+}
+
+impl<S: Signature, INIT: Initialiser> Views for ParamOf<S, INIT> {
+    type View<A: Access> = TensorView<A, S>;
 }
 
 impl<S: Signature, INIT: Initialiser> Params for ParamOf<S, INIT> {

@@ -4,13 +4,13 @@ use nn_kernels::ops::Conv2dSpec;
 use nn_kernels::{Device, View};
 
 use crate::ctx::Ctx;
-use crate::dims::{Dim, Dims, Extent};
+use crate::dims::{Dim, Dims, Extent, Over};
 use crate::fault::{Rule, label_with_defaults};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::linear::{No, Switch, Yes};
 use crate::layers::{Window, product};
-use crate::signature::Signature;
+use crate::signature::{S1, S4, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -35,7 +35,7 @@ use crate::{Size, Text, layer};
 ///     "shape mismatch: `Conv2D<3, 16, 3>` takes [3, H, W], but it is given [1, 28, 28]"
 /// );
 /// ```
-#[layer]
+#[layer(weight: S4<OC, Over<IC, GROUPS>, K, K>, bias: Option<S1<OC>>)]
 pub struct Conv2D<
     const IC: usize,
     const OC: usize,

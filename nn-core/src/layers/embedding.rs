@@ -9,7 +9,7 @@ use crate::fault::{Input, Rule, one_ids};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::{along_last, product, rows_of};
-use crate::signature::{Sig, Signature};
+use crate::signature::{S2, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Text, layer};
@@ -28,7 +28,7 @@ use crate::{Text, layer};
 ///     "shape mismatch: `Embedding<1000, 64>` takes one tensor of ids, but it is given [128]"
 /// );
 /// ```
-#[layer]
+#[layer(weight: S2<V, D>)]
 pub struct Embedding<const V: usize, const D: usize>;
 
 const fn table(v: Extent, d: Extent, init: Init) -> [Leaf; 1] {
@@ -86,7 +86,7 @@ impl<M: Device, X: Signature, V: Dim, D: Dim> Module<M, X> for EmbeddingOf<V, D>
 /// use nn::{Layer, T, TiedLinear};
 /// assert_eq!(<TiedLinear<64, 1000> as Layer<T![128, 64]>>::RULE.out.to_string(), "[128, 1000]");
 /// ```
-#[layer]
+#[layer(weight: S2<V, D>)]
 pub struct TiedLinear<const D: usize, const V: usize>;
 
 impl<D: Dim, V: Dim> TiedLinearOf<D, V> {

@@ -12,7 +12,7 @@ use crate::layers::elementwise::{
     Activation, ELU, GELU, GELUTanh, Identity, Mish, ReLU, SiLU, Sigmoid, Tanh,
 };
 use crate::layers::{along_last, product, rows_of};
-use crate::signature::Signature;
+use crate::signature::{S1, S2, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -40,7 +40,7 @@ impl Switch for No {
 ///
 /// Parameters, as in PyTorch: `weight` `[OUT, IN]`, `bias` `[OUT]`, both drawn from U(±1/√IN). In memory the
 /// weight lies as `[IN, OUT]`.
-#[layer]
+#[layer(weight: S2<OUT, IN>, bias: Option<S1<OUT>>)]
 pub struct LinearAct<const IN: usize, const OUT: usize, ACT: Activation, BIAS: Switch = Yes>;
 
 /// A dense layer: y = x·Wᵀ + b, `[.., IN]` → `[.., OUT]`.

@@ -1,17 +1,21 @@
 //! The layers, one file a family.
 
+pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod combine;
 pub(crate) mod conv;
 pub(crate) mod dropout;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
+pub(crate) mod feed_forward;
+pub(crate) mod gated;
 pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod rope;
 pub(crate) mod softmax;
+pub(crate) mod wrap;
 
 use crate::Text;
 use crate::dims::{Dims, Extent, Impossible};
@@ -213,9 +217,19 @@ mod tests {
             PixelShuffle<2, 4, 2>, PixelShuffle<3, 4, 2>, PixelShuffle<0, 0, 0>,
             PixelShuffle<{ usize::MAX - 1 }, 4, 1>,
             RoPE<4, 2, 2>, RoPE<4, 2, 3>, RoPE<0, 0, 0>, RoPEInterleaved<4, 1, 4>, RoPE<4, { usize::MAX - 1 }, 4>,
+            ScaledDotProductAttention<4, 2, 4>, ScaledDotProductAttention<{ usize::MAX - 1 }, 2, { usize::MAX - 1 }>,
+            MaskedAttention<0, 0, 0>, ScaledDotProductAttentionQKV<4, 1, 4>, CausalAttention<4, { usize::MAX - 1 }, 4>,
+            QKVToMajor<4, 1, 4>, QKVToMajor<4, 0, 4>, QKVToMajor<4, { usize::MAX - 1 }, 4>, GQAAttention<4, 4, 2, 1>,
+            GQAAttention<4, 3, 2, 1>, GQAAttention<4, 3, 0, 1>, GQAAttention<4, { usize::MAX - 1 }, 1, 4, No>,
+            CrossAttention<4, 2, 4, 4>, CrossAttention<4, 3, 4, 4, Yes>, CrossAttention<4, 0, 0, 4>,
+            CrossAttention<{ usize::MAX - 1 }, 1, { usize::MAX - 1 }, 4>, RepeatKVHeads<4, 1, 2, 4>,
+            RepeatKVHeads<4, 0, 0, 4>, RepeatKVHeads<4, { usize::MAX - 1 }, { usize::MAX - 1 }, 4>,
             Residual<Linear<4, 4>>, Residual<Linear<4, 3>>, Residual<Add>, Repeat<LinearReLU<4, 4>, 3>,
             Repeat<Residual<LinearReLU<4, 4>>, 0>, Repeat<Flatten, 2>, Repeat<LinearReLU<4, 4>, { usize::MAX - 1 }>,
             Repeat<Repeat<BatchNorm2D<4>, { usize::MAX - 1 }>, { usize::MAX - 1 }>, Repeat<Repeat<ReLU, 1000>, 1000>,
+            SwiGLU<4>, GeGLU<0>, GLU<2>, GatedAct<{ usize::MAX - 1 }, Tanh>, FeedForwardGELU<4, 4>,
+            FeedForward<4, { usize::MAX - 1 }, ReLU>, SwiGLUFeedForward<4, 4>, GeGLUFeedForward<0, 4>,
+            GLUFeedForward<4, { usize::MAX - 1 }>, GatedFeedForward<{ usize::MAX - 1 }, 4, Tanh>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

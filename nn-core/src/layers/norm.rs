@@ -9,7 +9,7 @@ use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::{along_last, rows_of};
 use crate::real::{Real, Sci};
-use crate::signature::Signature;
+use crate::signature::{S1, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -29,7 +29,7 @@ use crate::{Size, Text, layer};
 ///     "shape mismatch: `LayerNorm<8>` takes [.., 8], but it is given [8, 5]"
 /// );
 /// ```
-#[layer]
+#[layer(weight: S1<D>, bias: S1<D>)]
 pub struct LayerNorm<const D: usize, EPS: Real = Sci<1, -5>>;
 
 impl<D: Dim, EPS: Real> LayerNormOf<D, EPS> {
@@ -95,7 +95,7 @@ impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for LayerNormOf<D,
 /// use nn::{Layer, RMSNorm, T};
 /// assert_eq!(<RMSNorm<8> as Layer<T![5, 8]>>::RULE.out.to_string(), "[5, 8]");
 /// ```
-#[layer]
+#[layer(weight: S1<D>)]
 pub struct RMSNorm<const D: usize, EPS: Real = Sci<1, -4>>;
 
 impl<D: Dim, EPS: Real> RMSNormOf<D, EPS> {

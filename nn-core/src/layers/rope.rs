@@ -18,7 +18,9 @@ use crate::{Text, layer};
 /// In each head the pair (xⱼ, xⱼ₊D⁄₂), for j < D/2, is turned by the angle position·THETA^(−2j/D), which is
 /// computed in double precision; the vjp turns back. Heads of a token turn alike. For queries and for keys,
 /// whose H may differ. [`RoPEInterleaved`] pairs neighbours instead. Su et al. 2021, arXiv:2104.09864; these
-/// pairs are those of GPT-NeoX and Llama in `transformers`.
+/// pairs are those of GPT-NeoX and Llama in `transformers`. With ROTARY, the first ROTARY values of a head are turned, as
+/// if they were all of it, and the others stay. Positions are counted from the sequence's start, also where it goes on
+/// from a [`KvCache`](crate::KvCache).
 ///
 /// ```
 /// use nn::{Layer, RoPE, T};
@@ -36,14 +38,19 @@ pub struct RoPE<
     const D: usize,
     THETA: Real = Sci<1, 4>,
     INTERLEAVED: Switch = No,
+    const ROTARY: usize = 0,
 >;
 
 /// [`RoPE`] with the pairs (x₂ⱼ, x₂ⱼ₊₁): the paper's own, and those of Llama's weights in GGUF files.
 pub type RoPEInterleaved<const S: usize, const H: usize, const D: usize, THETA = Sci<1, 4>> =
     RoPE<S, H, D, THETA, Yes>;
 
-impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> RoPEOf<S, H, D, THETA, INTERLEAVED> {
+impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch, ROTARY: Dim>
+    RoPEOf<S, H, D, THETA, INTERLEAVED, ROTARY>
+{
     const WIDTH: Extent = H::EXTENT.times(D::EXTENT);
+    /// How many values of a head are turned.
+    const TURNED: usize = if ROTARY::N == 0 { D::N } else { ROTARY::N };
 
     const fn rule(given: &Sig) -> Rule {
         if let Some(rule) = Rule::check_positive(&Self::LABEL, &["S", "H", "D"], Self::ARGS) {
@@ -52,8 +59,13 @@ impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> RoPEOf<S, H, D, T
         if let Some(rule) = Rule::check_args(&Self::LABEL, Self::ARGS) {
             return rule;
         }
-        if !D::N.is_multiple_of(2) {
-            let text = Text::new().str("a head of ").num(D::N).str(" values can't be divided into pairs");
+        if Self::TURNED > D::N {
+            let text = Text::new().str("ROTARY is ").num(Self::TURNED).str(", but a head has ").num(D::N);
+            return Rule::cannot_exist(&Self::LABEL, text.str(" values"));
+        }
+        if !Self::TURNED.is_multiple_of(2) {
+            let what = if ROTARY::N == 0 { "a head of " } else { "a rotary part of " };
+            let text = Text::new().str(what).num(Self::TURNED).str(" values can't be divided into pairs");
             return Rule::cannot_exist(&Self::LABEL, text);
         }
         let dims = match one_real(&Self::LABEL, &[Self::WIDTH], given) {
@@ -73,30 +85,34 @@ impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> RoPEOf<S, H, D, T
             rows: cx.batch * seq,
             // Sequences of no tokens have no rows either.
             seq: seq.max(1),
-            offset: 0,
+            offset: cx.position(),
             heads: H::N,
             dim: D::N,
+            rotary: Self::TURNED,
             theta: THETA::VALUE,
             interleaved: INTERLEAVED::ON,
         }
     }
 }
 
-impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> Params
-    for RoPEOf<S, H, D, THETA, INTERLEAVED>
+impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch, ROTARY: Dim> Params
+    for RoPEOf<S, H, D, THETA, INTERLEAVED, ROTARY>
 {
-    const LABEL: Text =
-        crate::fault::label(if INTERLEAVED::ON { "RoPEInterleaved" } else { "RoPE" }, Self::ARGS);
+    const LABEL: Text = crate::fault::label_with_defaults(
+        if INTERLEAVED::ON { "RoPEInterleaved" } else { "RoPE" },
+        Self::ARGS,
+        &[None, None, None, Some(0)],
+    );
 }
 
-impl<X: Signature, S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> Layer<X>
-    for RoPEOf<S, H, D, THETA, INTERLEAVED>
+impl<X: Signature, S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch, ROTARY: Dim> Layer<X>
+    for RoPEOf<S, H, D, THETA, INTERLEAVED, ROTARY>
 {
     const RULE: Rule = Self::rule(&X::SIG);
 }
 
-impl<M: Device, X: Signature, S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch> Module<M, X>
-    for RoPEOf<S, H, D, THETA, INTERLEAVED>
+impl<M: Device, X: Signature, S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch, ROTARY: Dim>
+    Module<M, X> for RoPEOf<S, H, D, THETA, INTERLEAVED, ROTARY>
 {
     fn forward(cx: &mut Ctx<'_, M>, mut call: Forward<'_, M>) {
         cx.device().rope(&Self::spec::<M, X>(cx), false, call.x.get(0), call.y.get(0));
@@ -121,6 +137,8 @@ mod tests {
             gradients::<RoPE<5, 2, 4>, T![5, 8]>(batch, Mode::Train, 1).assert_within(1e-7);
             gradients::<RoPE<4, 3, 2, Sci<1, 2>>, T![..4, 6]>(batch, Mode::Infer, 2).assert_within(1e-7);
             gradients::<RoPEInterleaved<4, 1, 6>, T![4, 6]>(batch, Mode::Infer, 3).assert_within(1e-7);
+            gradients::<RoPE<4, 2, 5, Sci<1, 4>, No, 4>, T![4, 10]>(batch, Mode::Infer, 4)
+                .assert_within(1e-7);
         }
     }
 
@@ -180,12 +198,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rotary_part_turns_as_a_head_of_its_own_and_the_rest_stays() {
+        let x: Vec<_> = (0..24).map(|i| f64::from(i * 37 % 101) / 50.0 - 1.0).collect();
+        let y = turned::<RoPE<2, 2, 6, Sci<1, 4>, No, 4>, T![2, 12]>(&x, 1);
+        let part = |v: &[f64]| v.chunks(6).flat_map(|head| head[..4].to_vec()).collect::<Vec<_>>();
+        assert!(close(&part(&y), &by_hand(&part(&x), 2, 2, 4, 1e4, 2, 1)));
+        assert!(y.chunks(6).zip(x.chunks(6)).all(|(y, x)| y[4..] == x[4..]));
+    }
+
+    #[test]
     fn what_does_not_fit_is_said_in_numbers() {
         let fault = <RoPE<8, 2, 3> as Layer<T![8, 6]>>::RULE.fault.unwrap();
         assert_eq!(
             fault.to_string(),
             "`RoPE<8, 2, 3>` can't exist: a head of 3 values can't be divided into pairs"
         );
+        let fault = <RoPE<8, 2, 4, Sci<1, 4>, No, 6> as Layer<T![8, 8]>>::RULE.fault.unwrap();
+        assert_eq!(fault.to_string(), "`RoPE<8, 2, 4, 6>` can't exist: ROTARY is 6, but a head has 4 values");
         let fault = <RoPEInterleaved<8, 2, 4> as Layer<T![2, 8, 8]>>::RULE.fault.unwrap();
         assert_eq!(
             fault.to_string(),

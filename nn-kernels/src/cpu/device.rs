@@ -64,6 +64,8 @@ families! {
         fn binary_vjp(
             f: Binary, a: In<'_, E>, b: In<'_, E>, dy: In<'_, E>, da: Option<Out<'_, E>>, db: Option<Out<'_, E>>
         );
+        fn gated(s: &GatedSpec, x: In<'_, E>, y: Out<'_, E>);
+        fn gated_vjp(s: &GatedSpec, x: In<'_, E>, dy: In<'_, E>, dx: Out<'_, E>);
         fn add_assign(x: In<'_, E>, y: Out<'_, E>);
         fn fill(value: f64, y: Out<'_, E>);
         fn copy(x: In<'_, E>, y: Out<'_, E>);
@@ -123,6 +125,16 @@ families! {
         fn softmax_vjp(cols: usize, y: In<'_, E>, dy: In<'_, E>, dx: Out<'_, E>);
         fn log_softmax(cols: usize, x: In<'_, E>, y: Out<'_, E>);
         fn log_softmax_vjp(cols: usize, y: In<'_, E>, dy: In<'_, E>, dx: Out<'_, E>);
+    }
+    Attention {
+        fn attention(
+            s: &AttentionSpec, q: In<'_, E>, k: In<'_, E>, v: In<'_, E>, mask: Option<In<'_, E>>, y: Out<'_, E>,
+            lse: Option<Out<'_, E>>
+        );
+        fn attention_vjp(
+            s: &AttentionSpec, q: In<'_, E>, k: In<'_, E>, v: In<'_, E>, mask: Option<In<'_, E>>, y: In<'_, E>,
+            lse: In<'_, E>, dy: In<'_, E>, gradients: AttentionGradients<Out<'_, E>>, scratch: Out<'_, E>
+        );
     }
     Layout {
         fn copy_block(rows: usize, cols: usize, x: In<'_, E>, from: Block, y: Out<'_, E>, to: Block);

@@ -77,9 +77,14 @@ fn rope<S: Simd, E: Real>(
     y: &mut [E],
 ) {
     let token = s.heads * s.dim;
-    let half = s.dim / 2;
+    let half = s.rotary / 2;
     let (gap, step) = if s.interleaved { (1, 2) } else { (half, 1) };
     for (r, (x, y)) in x.chunks_exact(token).zip(y.chunks_exact_mut(token)).enumerate() {
+        if s.rotary < s.dim {
+            for (x, y) in x.chunks_exact(s.dim).zip(y.chunks_exact_mut(s.dim)) {
+                y[s.rotary..].copy_from_slice(&x[s.rotary..]);
+            }
+        }
         let position = (s.offset + (first + r) % s.seq) as f64;
         for (j, frequency) in frequencies.iter().enumerate() {
             let (sin, cos) = (position * frequency).sin_cos();
@@ -165,7 +170,12 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn rope(&self, s: &RopeSpec, inverse: bool, x: &[E], y: &mut [E]) {
-        assert!(s.dim.is_multiple_of(2) && s.dim > 0, "rope: a head of {} values has no pairs", s.dim);
+        assert!(
+            s.rotary.is_multiple_of(2) && s.rotary > 0,
+            "rope: {} values of a head are no pairs",
+            s.rotary
+        );
+        assert!(s.rotary <= s.dim, "rope: {} values of a head of {} are turned", s.rotary, s.dim);
         assert!(s.seq > 0, "rope: sequences of no tokens");
         assert!(s.offset.checked_add(s.seq).is_some(), "rope: positions from {} on overflow", s.offset);
         let token = size("rope", &[s.heads, s.dim]);
@@ -180,9 +190,9 @@ impl<E: Real> Kernels<E> {
             return;
         }
         let (isa, s) = (self.isa, *s);
-        let mut frequencies = Scratch::<f64>::new(s.dim / 2);
+        let mut frequencies = Scratch::<f64>::new(s.rotary / 2);
         for (j, frequency) in frequencies.iter_mut().enumerate() {
-            *frequency = s.theta.powf(-2.0 * j as f64 / s.dim as f64);
+            *frequency = s.theta.powf(-2.0 * j as f64 / s.rotary as f64);
         }
         let frequencies = &frequencies[..];
         // An angle costs some ten times a product.
@@ -289,7 +299,16 @@ mod tests {
     #[test]
     fn pairs_turn_by_their_angles_and_back() {
         for (device, interleaved) in devices::<f64>().into_iter().flat_map(|d| [(d, false), (d, true)]) {
-            let s = RopeSpec { rows: 6, seq: 3, offset: 5, heads: 2, dim: 6, theta: 100.0, interleaved };
+            let s = RopeSpec {
+                rows: 6,
+                seq: 3,
+                offset: 5,
+                heads: 2,
+                dim: 6,
+                rotary: 6,
+                theta: 100.0,
+                interleaved,
+            };
             let x = random(1, 6 * 12);
             let mut expected = vec![0.0; 72];
             for (row, head, j) in
@@ -313,8 +332,16 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_bit() {
         let x: Vec<f32> = reals(&random(1, 300 * 512));
-        let s =
-            RopeSpec { rows: 300, seq: 100, offset: 1, heads: 8, dim: 64, theta: 1e4, interleaved: false };
+        let s = RopeSpec {
+            rows: 300,
+            seq: 100,
+            offset: 1,
+            heads: 8,
+            dim: 64,
+            rotary: 64,
+            theta: 1e4,
+            interleaved: false,
+        };
         let run = |threads| {
             on_threads(threads, || {
                 let device = devices::<f32>().pop().unwrap();

@@ -19,10 +19,12 @@ mod simd;
 mod size;
 mod vector;
 
+mod attention;
 mod batch_norm;
 mod conv;
 mod depthwise;
 mod elementwise;
+mod gated;
 mod gemm;
 mod layout;
 mod linear;

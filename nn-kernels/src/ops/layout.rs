@@ -46,11 +46,13 @@ pub struct RopeSpec {
     pub offset: usize,
     /// Heads in a token.
     pub heads: usize,
-    /// Values in a head; even.
+    /// Values in a head.
     pub dim: usize,
-    /// Base of the angles: position·theta^(−2j/dim), in double precision.
+    /// How many of a head's values are turned, its first ones; even. The others stay.
+    pub rotary: usize,
+    /// Base of the angles: position·theta^(−2j/rotary), in double precision.
     pub theta: f64,
-    /// Pairs are (2j, 2j + 1) and not (j, j + dim/2).
+    /// Pairs are (2j, 2j + 1) and not (j, j + rotary/2).
     pub interleaved: bool,
 }
 

@@ -1,5 +1,6 @@
 //! The operations a device offers: one trait a family, one `Spec` an operation.
 
+mod attention;
 mod conv;
 mod elementwise;
 mod layout;
@@ -11,8 +12,9 @@ mod pool;
 mod random;
 mod table;
 
+pub use attention::{Attention, AttentionGradients, AttentionSpec, Strides};
 pub use conv::{Conv, Conv2dSpec};
-pub use elementwise::{Binary, Elementwise, Unary};
+pub use elementwise::{Binary, Elementwise, GatedSpec, Unary};
 pub use layout::{Block, Layout, PermuteSpec, RopeSpec};
 pub use linear::{Linear, LinearSpec};
 pub use loss::{Loss, Reduction};

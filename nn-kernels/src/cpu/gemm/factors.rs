@@ -44,6 +44,13 @@ impl<'a, E> Mat<'a, E> {
         Self { rows: self.cols, cols: self.rows, row: self.col, col: self.row, ..self }
     }
 
+    /// The values of a matrix whose rows lie as rows, and how far apart these start. The last row ends where the values
+    /// do.
+    pub(crate) fn rows(&self) -> (&'a [E], usize) {
+        debug_assert!(self.col == 1, "rows that lie as rows");
+        (&self.data[..(self.rows.max(1) - 1) * self.row + self.cols], self.row)
+    }
+
     /// Where element (i, j) lies. It may be read if it is in the matrix.
     #[inline(always)]
     pub(super) fn at(&self, i: usize, j: usize) -> *const E {

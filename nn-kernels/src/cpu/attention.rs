@@ -1,0 +1,710 @@
+//! Softmax attention, tile by tile: scores exist for one tile of queries and one of keys at a time, so that memory
+//! grows with the number of tokens and not with its square.
+//!
+//! A tile of scores is computed as k·qᵀ, queries along the vectors: maxima and sums over keys are then sums of vectors,
+//! and of all operands only the tile of queries must be packed.
+//!
+//! Tiles of keys start at multiples of [`KEYS`], counted from the first key, and every sum over keys runs in their order
+//! within a tile and then from tile to tile. Keys that are not seen add zeros at most, which change nothing. So the bits
+//! of a query's output are the same whatever other queries there are.
+
+use std::marker::PhantomData;
+
+use super::gemm::{self, Left, Mat, Start, Threads};
+use super::par::{self, Piece, Rows};
+use super::scratch::Scratch;
+use super::simd::{Simd, kernels};
+use super::size::{reach, size};
+use super::{Real, kernels::Kernels, math, reduce};
+use crate::ops::{AttentionGradients, AttentionSpec, Strides, Unary};
+
+kernels! {
+    fn scale<E>(factor: f64, x: &mut [E]);
+    fn weigh<E>(sight: Sight<'_, E>, scores: &mut [E], max: &mut [E], sum: &mut [E], carry: &mut [E]);
+    fn scale_rows<E>(factors: &[E], x: &mut [E]);
+    fn weigh_again<E>(sight: Sight<'_, E>, lse: &[E], scores: &mut [E]);
+    fn slopes<E>(sight: Sight<'_, E>, factor: f64, weights: &[E], delta: &[E], slopes: &mut [E]);
+    fn skipping_product<E>(a: Weights<'_, E>, terms: usize, b: &[E], b_row: usize, c: &mut [E], c_row: usize);
+    fn is_finite<E>(size: (usize, usize), step: usize, x: &[E]) -> bool;
+    fn dot<E>(a: &[E], b: &[E]) -> f64;
+}
+
+/// Queries in a tile.
+const QUERIES: usize = 64;
+/// Keys in a tile.
+const KEYS: usize = 64;
+
+/// Which queries of a tile see which of its keys.
+#[derive(Clone, Copy)]
+struct Sight<'a, E> {
+    /// Queries in the tile.
+    n: usize,
+    /// How many queries come before the first that sees the tile's first key: one fewer for each key before the
+    /// tile. None where all see all.
+    shift: Option<isize>,
+    /// The mask of the tile's keys.
+    mask: Option<&'a [E]>,
+}
+
+impl<E: Real> Sight<'_, E> {
+    /// The tile's queries that see key `j` are those from here on.
+    #[inline(always)]
+    fn from(&self, j: usize) -> usize {
+        match self.mask {
+            Some(mask) if mask[j] == E::ZERO => self.n,
+            _ => match self.shift {
+                Some(shift) => (shift + j as isize).clamp(0, self.n as isize) as usize,
+                None => 0,
+            },
+        }
+    }
+
+    /// Whether some query does not see some of the first `keys` keys.
+    fn is_partial(&self, keys: usize) -> bool {
+        (0..keys).any(|j| self.from(j) > 0)
+    }
+}
+
+#[inline(always)]
+fn scale<S: Simd, E: Real>(factor: f64, x: &mut [E]) {
+    let factor = E::from_f64(factor);
+    for x in x {
+        *x = *x * factor;
+    }
+}
+
+/// Turns scores, a row for each key, into weights e^(score − max), and brings the maxima and the sums of the weights up
+/// to date. `carry` gets what earlier sums must be multiplied by.
+#[inline(always)]
+fn weigh<S: Simd, E: Real>(
+    sight: Sight<'_, E>,
+    scores: &mut [E],
+    max: &mut [E],
+    sum: &mut [E],
+    carry: &mut [E],
+) {
+    carry.copy_from_slice(max);
+    for (j, row) in scores.chunks_exact(sight.n).enumerate() {
+        let from = sight.from(j);
+        for (max, &score) in max[from..].iter_mut().zip(&row[from..]) {
+            *max = if score > *max { score } else { *max };
+        }
+    }
+    for (carry, &max) in carry.iter_mut().zip(&*max) {
+        // They are both −∞ as long as nothing was seen.
+        *carry = if *carry == max { E::ONE } else { math::exp::<S, E>(*carry - max) };
+    }
+    let mut parts = [E::ZERO; QUERIES];
+    let parts = &mut parts[..sight.n];
+    for (j, row) in scores.chunks_exact_mut(sight.n).enumerate() {
+        let from = sight.from(j);
+        let (unseen, row) = row.split_at_mut(from);
+        unseen.fill(E::ZERO);
+        for ((score, &max), part) in row.iter_mut().zip(&max[from..]).zip(&mut parts[from..]) {
+            *score = math::exp::<S, E>(*score - max);
+            *part += *score;
+        }
+    }
+    for ((sum, &part), &carry) in sum.iter_mut().zip(&*parts).zip(&*carry) {
+        *sum = *sum * carry + part;
+    }
+}
+
+/// Multiplies each row by its factor.
+#[inline(always)]
+fn scale_rows<S: Simd, E: Real>(factors: &[E], x: &mut [E]) {
+    let cols = x.len() / factors.len().max(1);
+    for (row, &factor) in x.chunks_exact_mut(cols).zip(factors) {
+        for x in row {
+            *x = *x * factor;
+        }
+    }
+}
+
+/// Turns scores into the softmax's values, of which `lse` has the denominators' logarithms.
+#[inline(always)]
+fn weigh_again<S: Simd, E: Real>(sight: Sight<'_, E>, lse: &[E], scores: &mut [E]) {
+    for (j, row) in scores.chunks_exact_mut(sight.n).enumerate() {
+        let from = sight.from(j);
+        let (unseen, row) = row.split_at_mut(from);
+        unseen.fill(E::ZERO);
+        for (score, &lse) in row.iter_mut().zip(&lse[from..]) {
+            *score = math::exp::<S, E>(*score - lse);
+        }
+    }
+}
+
+/// Turns gradients of the weights into gradients of the scores before they were scaled: factor·p·(dp − δ).
+#[inline(always)]
+fn slopes<S: Simd, E: Real>(sight: Sight<'_, E>, factor: f64, weights: &[E], delta: &[E], slopes: &mut [E]) {
+    let factor = E::from_f64(factor);
+    let rows = slopes.chunks_exact_mut(sight.n).zip(weights.chunks_exact(sight.n));
+    for (j, (row, weights)) in rows.enumerate() {
+        let from = sight.from(j);
+        let (unseen, row) = row.split_at_mut(from);
+        unseen.fill(E::ZERO);
+        for ((slope, &weight), &delta) in row.iter_mut().zip(&weights[from..]).zip(&delta[from..]) {
+            *slope = weight * (*slope - delta) * factor;
+        }
+    }
+}
+
+#[inline(always)]
+fn dot<S: Simd, E: Real>(a: &[E], b: &[E]) -> f64 {
+    reduce::sum2(a, b, |a, b| a * b)
+}
+
+/// Whether all values are finite, in so many rows of `cols` that start `step` apart.
+#[inline(always)]
+fn is_finite<S: Simd, E: Real>((rows, cols): (usize, usize), step: usize, x: &[E]) -> bool {
+    let mut finite = true;
+    for i in 0..rows {
+        for x in &x[i * step..i * step + cols] {
+            finite &= x.is_finite();
+        }
+    }
+    finite
+}
+
+/// A tile's weights as the left factor of a product: that of row i and term p is `data[i·row + p·term]`.
+#[derive(Clone, Copy)]
+struct Weights<'a, E> {
+    data: &'a [E],
+    row: usize,
+    term: usize,
+}
+
+impl<'a, E> Weights<'a, E> {
+    /// A row for each key, as they lie.
+    fn by_key(data: &'a [E], n: usize) -> Self {
+        Self { data, row: n, term: 1 }
+    }
+
+    /// A row for each query.
+    fn by_query(data: &'a [E], n: usize) -> Self {
+        Self { data, row: 1, term: n }
+    }
+}
+
+/// C += A·B, passing over what has no weight: NaN in a row of B that is not seen stays there.
+#[inline(always)]
+fn skipping_product<S: Simd, E: Real>(
+    a: Weights<'_, E>,
+    terms: usize,
+    b: &[E],
+    b_row: usize,
+    c: &mut [E],
+    c_row: usize,
+) {
+    for (i, c) in c.chunks_exact_mut(c_row).enumerate() {
+        for (j, c) in c.iter_mut().enumerate() {
+            let mut sum = E::ZERO;
+            for p in 0..terms {
+                let weight = a.data[i * a.row + p * a.term];
+                if weight != E::ZERO {
+                    sum = weight.mul_add::<S>(b[p * b_row + j], sum);
+                }
+            }
+            *c += sum;
+        }
+    }
+}
+
+/// Rows of `width` values that several threads write, each thread its own.
+struct Sheet<'a, E> {
+    data: *mut E,
+    at: Strides,
+    batch: usize,
+    tokens: usize,
+    heads: usize,
+    width: usize,
+    life: PhantomData<&'a mut [E]>,
+}
+
+// SAFETY: a sheet stands for a `&mut [E]`; threads write through it only rows that `row`'s caller promises to be theirs.
+unsafe impl<E: Send> Sync for Sheet<'_, E> {}
+
+/// How large a tensor `[batch, tokens, heads, width]` is, and where its rows lie.
+#[derive(Clone, Copy)]
+struct Extent {
+    at: Strides,
+    batch: usize,
+    tokens: usize,
+    heads: usize,
+    width: usize,
+}
+
+impl Extent {
+    fn is_empty(&self) -> bool {
+        self.batch == 0 || self.tokens == 0 || self.heads == 0 || self.width == 0
+    }
+
+    /// How far a token reaches, not empty.
+    fn token(&self, name: &str) -> usize {
+        reach(name, self.heads - 1, self.at.head, self.width)
+    }
+
+    /// How far a sample reaches, not empty.
+    fn sample(&self, name: &str) -> usize {
+        reach(name, self.tokens - 1, self.at.token, self.token(name))
+    }
+
+    /// How many values there must be.
+    fn len(&self, name: &str) -> usize {
+        if self.is_empty() { 0 } else { reach(name, self.batch - 1, self.at.batch, self.sample(name)) }
+    }
+
+    /// Whether no two rows share a value: along each axis, from the narrowest to the widest, a step is at least as long
+    /// as all that came before.
+    fn is_injective(&self, name: &str) -> bool {
+        let mut axes =
+            [(self.at.batch, self.batch), (self.at.token, self.tokens), (self.at.head, self.heads)];
+        axes.sort_unstable();
+        let mut end = self.width;
+        axes.iter().filter(|(_, n)| *n > 1).all(|&(step, n)| {
+            let apart = step >= end;
+            end = reach(name, n - 1, step, end);
+            apart
+        })
+    }
+}
+
+/// Whether the rows of three tensors in one view share no value, where no two rows of one do. They lie side by side in
+/// each sample, or in each token.
+fn are_apart(name: &str, parts: [(usize, Extent); 3]) -> bool {
+    if parts.iter().any(|(_, e)| e.is_empty()) {
+        return true;
+    }
+    // Whether stretches are apart, and from where to where they reach.
+    let stretch = |len: &dyn Fn(&Extent) -> usize| {
+        let mut parts = parts.map(|(start, e)| (start, reach(name, 1, start, len(&e))));
+        parts.sort_unstable();
+        (parts.windows(2).all(|w| w[0].1 <= w[1].0), parts[2].1 - parts[0].0)
+    };
+    let equal = |step: &dyn Fn(&Extent) -> usize| parts.iter().all(|(_, e)| step(e) == step(&parts[0].1));
+    let first = parts[0].1;
+    let batch = |reach: usize| first.batch == 1 || equal(&|e| e.at.batch) && first.at.batch >= reach;
+    let (apart, width) = stretch(&|e| e.sample(name));
+    if apart && batch(width) {
+        return true;
+    }
+    let (apart, width) = stretch(&|e| e.token(name));
+    let tokens = parts.iter().map(|(_, e)| e.tokens).max().unwrap_or(1);
+    apart
+        && equal(&|e| e.at.token)
+        && first.at.token >= width
+        && batch(reach(name, tokens - 1, first.at.token, width))
+}
+
+impl<'a, E: Real> Sheet<'a, E> {
+    /// Panics if there are fewer values or if rows overlap.
+    #[track_caller]
+    fn new(name: &str, data: &'a mut [E], extent: Extent) -> Self {
+        let len = data.len();
+        Self::part(name, data.as_mut_ptr(), len, extent)
+    }
+
+    /// As `new`, of a part of a view.
+    #[track_caller]
+    fn part(name: &str, data: *mut E, len: usize, extent: Extent) -> Self {
+        assert!(extent.len(name) <= len, "{name}: {len} values where {} are written", extent.len(name));
+        assert!(extent.is_empty() || extent.is_injective(name), "{name}: rows that are written overlap");
+        let Extent { at, batch, tokens, heads, width } = extent;
+        Self { data, at, batch, tokens, heads, width, life: PhantomData }
+    }
+
+    /// Three in one view. Panics if there are fewer values or if rows overlap.
+    #[track_caller]
+    fn packed(name: &str, data: &'a mut [E], parts: [(usize, Extent); 3]) -> [Self; 3] {
+        let len = data.len();
+        assert!(are_apart(name, parts), "{name}: rows that are written overlap");
+        let data = data.as_mut_ptr();
+        parts.map(|(start, extent)| {
+            assert!(start <= len, "{name}: {len} values, and a part that starts at {start}");
+            Self::part(name, data.wrapping_add(start), len - start, extent)
+        })
+    }
+
+    /// One row.
+    ///
+    /// # Safety
+    /// The row is this thread's alone, and no other slice of it is in use.
+    #[allow(clippy::mut_from_ref, reason = "that it is exclusive is the caller's promise")]
+    unsafe fn row(&self, batch: usize, token: usize, head: usize) -> &mut [E] {
+        assert!(batch < self.batch && token < self.tokens && head < self.heads, "a row of the tensor");
+        let start = batch * self.at.batch + token * self.at.token + head * self.at.head;
+        // SAFETY: the row is one of the tensor's, which lie within the view that it was made from, as `part` checked;
+        // no other row has one of its values, as `new` and `packed` checked; and the caller has it alone.
+        unsafe { std::slice::from_raw_parts_mut(self.data.wrapping_add(start), self.width) }
+    }
+}
+
+/// So many pieces of work.
+struct Span(usize);
+
+impl Piece for Span {
+    fn cut(self, rows: usize) -> (Self, Self) {
+        (Self(rows), Self(self.0 - rows))
+    }
+}
+
+/// What both directions read.
+struct Operands<'a, E> {
+    s: &'a AttentionSpec,
+    q: &'a [E],
+    k: &'a [E],
+    v: &'a [E],
+    mask: Option<&'a [E]>,
+}
+
+/// Some tokens of a head.
+#[track_caller]
+fn rows<E: Real>(
+    x: &[E],
+    at: Strides,
+    width: usize,
+    batch: usize,
+    head: usize,
+    from: usize,
+    len: usize,
+) -> Mat<'_, E> {
+    let start = batch * at.batch + head * at.head + from * at.token;
+    Mat::strided(&x[start..], len, width, at.token)
+}
+
+impl<'a, E: Real> Operands<'a, E> {
+    #[track_caller]
+    fn new(
+        name: &str,
+        s: &'a AttentionSpec,
+        q: &'a [E],
+        k: &'a [E],
+        v: &'a [E],
+        mask: Option<&'a [E]>,
+    ) -> Self {
+        assert!(
+            s.head_dim > 0 && s.kv_heads > 0 && s.heads.is_multiple_of(s.kv_heads),
+            "{name}: {} query heads over {} heads of keys of {} values",
+            s.heads,
+            s.kv_heads,
+            s.head_dim
+        );
+        size(name, &[s.batch, s.heads, s.q_len, s.head_dim]);
+        size(name, &[s.batch, s.kv_heads, s.k_len, s.head_dim, 2]);
+        // Positions are also counted with a sign.
+        reach(name, 2, s.q_len.max(s.k_len), QUERIES + KEYS);
+        for (what, x, extent) in [("q", q, queries(s, s.q)), ("k", k, keys(s, s.k)), ("v", v, keys(s, s.v))] {
+            assert!(x.len() >= extent.len(name), "{name}: {what} of {} values", x.len());
+        }
+        if let Some(mask) = mask {
+            assert_eq!(mask.len(), s.batch * s.k_len, "{name}: mask");
+        }
+        Self { s, q, k, v, mask }
+    }
+
+    fn queries(&self, b: usize, h: usize, from: usize, len: usize) -> Mat<'a, E> {
+        rows(self.q, self.s.q, self.s.head_dim, b, h, from, len)
+    }
+    fn keys(&self, b: usize, g: usize, from: usize, len: usize) -> Mat<'a, E> {
+        rows(self.k, self.s.k, self.s.head_dim, b, g, from, len)
+    }
+    fn values(&self, b: usize, g: usize, from: usize, len: usize) -> Mat<'a, E> {
+        rows(self.v, self.s.v, self.s.head_dim, b, g, from, len)
+    }
+
+    /// How many keys query `i` and those before it see at most.
+    fn seen(&self, i: usize) -> usize {
+        let (q_len, k_len) = (self.s.q_len, self.s.k_len);
+        if self.s.causal { (i + 1 + k_len).saturating_sub(q_len).min(k_len) } else { k_len }
+    }
+
+    /// The tile of `n` queries from `i` on, and of `keys` keys from `j` on.
+    fn sight(&self, b: usize, i: usize, n: usize, j: usize, keys: usize) -> Sight<'a, E> {
+        let (q_len, k_len) = (self.s.q_len as isize, self.s.k_len as isize);
+        let mask = self.mask.map(|mask| &mask[b * self.s.k_len + j..][..keys]);
+        Sight { n, shift: self.s.causal.then_some(j as isize + q_len - k_len - i as isize), mask }
+    }
+}
+
+/// The extent of a tensor of queries.
+fn queries(s: &AttentionSpec, at: Strides) -> Extent {
+    Extent { at, batch: s.batch, tokens: s.q_len, heads: s.heads, width: s.head_dim }
+}
+
+/// The extent of a tensor of keys or values.
+fn keys(s: &AttentionSpec, at: Strides) -> Extent {
+    Extent { at, batch: s.batch, tokens: s.k_len, heads: s.kv_heads, width: s.head_dim }
+}
+
+/// The extent of `lse`, one value a row.
+fn lse_extent(s: &AttentionSpec) -> Extent {
+    let at = Strides { batch: s.heads * s.q_len, token: 1, head: s.q_len };
+    Extent { at, batch: s.batch, tokens: s.q_len, heads: s.heads, width: 1 }
+}
+
+/// Cuts buffers off the front of a scratch.
+fn take<'a, E>(scratch: &mut &'a mut [E], n: usize) -> &'a mut [E] {
+    let (head, tail) = std::mem::take(scratch).split_at_mut(n);
+    *scratch = tail;
+    head
+}
+
+impl<E: Real> Kernels<E> {
+    /// c = start + a·b.
+    fn tile(&self, a: Mat<'_, E>, b: Mat<'_, E>, start: Start<'_, E>, c: &mut [E], c_row: usize) {
+        gemm::product(self.isa, Threads::This, &a, &b, start, Unary::Identity, c, c_row);
+    }
+
+    /// c += weights·b. Where some weights stand for what is not seen, `partial`, what b holds there must not matter.
+    fn weighted(
+        &self,
+        weights: Weights<'_, E>,
+        (m, terms): (usize, usize),
+        b: Mat<'_, E>,
+        partial: bool,
+        c: &mut [E],
+    ) {
+        let n = c.len() / m;
+        let (values, step) = b.rows();
+        if partial && !run::is_finite(self.isa, (terms, n), step, values) {
+            return run::skipping_product(self.isa, weights, terms, values, step, c, n);
+        }
+        let a = if weights.term == 1 {
+            Mat::strided(weights.data, m, terms, weights.row)
+        } else {
+            Mat::strided(weights.data, terms, m, weights.term).t()
+        };
+        self.tile(a, b, Start::Add, c, n);
+    }
+
+    pub(crate) fn attention(
+        &self,
+        s: &AttentionSpec,
+        q: &[E],
+        k: &[E],
+        v: &[E],
+        mask: Option<&[E]>,
+        y: &mut [E],
+        lse: Option<&mut [E]>,
+    ) {
+        const NAME: &str = "attention";
+        let x = Operands::new(NAME, s, q, k, v, mask);
+        let y = Sheet::new(NAME, y, queries(s, s.y));
+        let lse = lse.map(|lse| {
+            assert_eq!(lse.len(), s.lse(), "{NAME}: lse");
+            Sheet::new(NAME, lse, lse_extent(s))
+        });
+        let tiles = s.q_len.div_ceil(QUERIES);
+        let units = s.batch * s.heads * tiles;
+        let work = QUERIES.min(s.q_len.max(1)) * s.head_dim * s.k_len.max(1);
+        par::split(units, gemm::WORK.div_ceil(work), Span(units), &|first, Span(count)| {
+            let mut scratch = Scratch::new(QUERIES * (2 * s.head_dim + KEYS + 3));
+            for unit in first..first + count {
+                let (b, h, tile) = (unit / tiles / s.heads, unit / tiles % s.heads, unit % tiles);
+                self.attention_tile(&x, b, h, tile * QUERIES, &y, lse.as_ref(), &mut scratch);
+            }
+        });
+    }
+
+    /// The queries from `i` on, as many as a tile has: this call alone writes their outputs.
+    fn attention_tile(
+        &self,
+        x: &Operands<'_, E>,
+        b: usize,
+        h: usize,
+        i: usize,
+        y: &Sheet<'_, E>,
+        lse: Option<&Sheet<'_, E>>,
+        mut scratch: &mut [E],
+    ) {
+        let (s, isa) = (x.s, self.isa);
+        let (n, d) = (QUERIES.min(s.q_len - i), s.head_dim);
+        let g = h / (s.heads / s.kv_heads);
+        let turned = take(&mut scratch, d * n);
+        x.queries(b, h, i, n).pack(isa, 0..n, 0..d, turned);
+        run::scale(isa, s.scale, turned);
+        let turned = Mat::new(turned, d, n);
+        let (scores, acc) = (take(&mut scratch, KEYS * n), take(&mut scratch, n * d));
+        let (max, sum, carry) = (take(&mut scratch, n), take(&mut scratch, n), take(&mut scratch, n));
+        acc.fill(E::ZERO);
+        max.fill(E::from_f64(f64::NEG_INFINITY));
+        sum.fill(E::ZERO);
+        let seen = x.seen(i + n - 1);
+        for j in (0..seen).step_by(KEYS) {
+            let len = KEYS.min(seen - j);
+            let sight = x.sight(b, i, n, j, len);
+            let scores = &mut scores[..len * n];
+            self.tile(x.keys(b, g, j, len), turned, Start::Zero, scores, n);
+            run::weigh(isa, sight, scores, max, sum, carry);
+            if j > 0 {
+                run::scale_rows(isa, carry, acc);
+            }
+            let weights = Weights::by_query(scores, n);
+            self.weighted(weights, (n, len), x.values(b, g, j, len), sight.is_partial(len), acc);
+        }
+        for (r, acc) in acc.chunks_exact_mut(d).enumerate() {
+            let (sum, max) = (sum[r], max[r]);
+            // SAFETY: this call alone, of all threads', is about the tile that query i + r is in, and the row is not
+            // used when the next is taken.
+            let y = unsafe { y.row(b, i + r, h) };
+            if sum == E::ZERO {
+                y.fill(E::ZERO);
+            } else {
+                let scale = E::ONE / sum;
+                for (y, acc) in y.iter_mut().zip(acc) {
+                    *y = *acc * scale;
+                }
+            }
+            if let Some(lse) = lse {
+                let log = if sum == E::ZERO { f64::INFINITY } else { max.to_f64() + sum.to_f64().ln() };
+                // SAFETY: as above.
+                unsafe { lse.row(b, i + r, h) }.fill(E::from_f64(log));
+            }
+        }
+    }
+
+    pub(crate) fn attention_vjp(
+        &self,
+        s: &AttentionSpec,
+        q: &[E],
+        k: &[E],
+        v: &[E],
+        mask: Option<&[E]>,
+        y: &[E],
+        lse: &[E],
+        dy: &[E],
+        gradients: AttentionGradients<&mut [E]>,
+        scratch: &mut [E],
+    ) {
+        const NAME: &str = "attention_vjp";
+        let x = Operands::new(NAME, s, q, k, v, mask);
+        for (what, x) in [("y", y), ("dy", dy)] {
+            assert!(x.len() >= queries(s, s.y).len(NAME), "{NAME}: {what} of {} values", x.len());
+        }
+        assert_eq!(lse.len(), s.lse(), "{NAME}: lse");
+        assert_eq!(scratch.len(), s.vjp_scratch(), "{NAME}: scratch");
+        let extents = [queries(s, s.q), keys(s, s.k), keys(s, s.v)];
+        let to = match gradients {
+            AttentionGradients::Packed { qkv, at } => {
+                let parts = [(at[0], extents[0]), (at[1], extents[1]), (at[2], extents[2])];
+                Sheet::packed(NAME, qkv, parts).map(Some)
+            }
+            AttentionGradients::Apart { q, k, v } => [
+                q.map(|q| Sheet::new(NAME, q, extents[0])),
+                k.map(|k| Sheet::new(NAME, k, extents[1])),
+                v.map(|v| Sheet::new(NAME, v, extents[2])),
+            ],
+        };
+        if to.iter().all(Option::is_none) {
+            return;
+        }
+        let back = Back { x, y, lse, dy, to };
+        let units = s.batch * s.kv_heads;
+        let cols = 2 * s.k_len * s.head_dim;
+        let work = (s.heads / s.kv_heads * s.q_len).saturating_mul(cols).max(1);
+        let piece = (Span(units), Rows(scratch, cols));
+        par::split(units, gemm::WORK.div_ceil(work), piece, &|first,
+                                                              (Span(count), Rows(sums, _)): (
+            Span,
+            Rows<&mut [E]>,
+        )| {
+            let mut scratch = Scratch::new(QUERIES * (3 * s.head_dim + 2 * KEYS + 1));
+            for i in 0..count {
+                let (unit, sums) = (first + i, &mut sums[i * cols..(i + 1) * cols]);
+                self.attention_vjp_unit(&back, unit / s.kv_heads, unit % s.kv_heads, sums, &mut scratch);
+            }
+        });
+    }
+
+    /// The gradients of head `g` of the keys and values, and of the queries that read it: this call alone writes them.
+    fn attention_vjp_unit(
+        &self,
+        back: &Back<'_, E>,
+        b: usize,
+        g: usize,
+        sums: &mut [E],
+        mut scratch: &mut [E],
+    ) {
+        let (x, isa, d) = (&back.x, self.isa, back.x.s.head_dim);
+        let s = x.s;
+        let [to_q, to_k, to_v] = &back.to;
+        sums.fill(E::ZERO);
+        let (dk, dv) = sums.split_at_mut(s.k_len * d);
+        let most = QUERIES.min(s.q_len);
+        let (turned, turned_dy) = (take(&mut scratch, d * most), take(&mut scratch, d * most));
+        let (weights, slopes) = (take(&mut scratch, KEYS * most), take(&mut scratch, KEYS * most));
+        let (acc, delta) = (take(&mut scratch, most * d), take(&mut scratch, most));
+        let group = s.heads / s.kv_heads;
+        for h in g * group..(g + 1) * group {
+            for i in (0..s.q_len).step_by(QUERIES) {
+                let n = QUERIES.min(s.q_len - i);
+                let (queries, dy) = (x.queries(b, h, i, n), rows(back.dy, s.y, d, b, h, i, n));
+                let (turned, turned_dy) = (&mut turned[..d * n], &mut turned_dy[..d * n]);
+                queries.pack(isa, 0..n, 0..d, turned);
+                run::scale(isa, s.scale, turned);
+                dy.pack(isa, 0..n, 0..d, turned_dy);
+                let (turned, turned_dy) = (Mat::new(turned, d, n), Mat::new(turned_dy, d, n));
+                let (acc, delta) = (&mut acc[..n * d], &mut delta[..n]);
+                acc.fill(E::ZERO);
+                for (r, delta) in delta.iter_mut().enumerate() {
+                    let at = b * s.y.batch + (i + r) * s.y.token + h * s.y.head;
+                    *delta = E::from_f64(run::dot(isa, &back.y[at..at + d], &back.dy[at..at + d]));
+                }
+                let lse = &back.lse[(b * s.heads + h) * s.q_len + i..][..n];
+                let seen = x.seen(i + n - 1);
+                for j in (0..seen).step_by(KEYS) {
+                    let len = KEYS.min(seen - j);
+                    let sight = x.sight(b, i, n, j, len);
+                    let partial = sight.is_partial(len);
+                    let keys = x.keys(b, g, j, len);
+                    let (weights, slopes) = (&mut weights[..len * n], &mut slopes[..len * n]);
+                    self.tile(keys, turned, Start::Zero, weights, n);
+                    run::weigh_again(isa, sight, lse, weights);
+                    if to_v.is_some() {
+                        let (dv, weights) = (&mut dv[j * d..(j + len) * d], Weights::by_key(weights, n));
+                        self.weighted(weights, (len, n), dy, partial, dv);
+                    }
+                    if to_q.is_none() && to_k.is_none() {
+                        continue;
+                    }
+                    self.tile(x.values(b, g, j, len), turned_dy, Start::Zero, slopes, n);
+                    run::slopes(isa, sight, s.scale, weights, delta, slopes);
+                    if to_k.is_some() {
+                        let (dk, slopes) = (&mut dk[j * d..(j + len) * d], Weights::by_key(slopes, n));
+                        self.weighted(slopes, (len, n), queries, partial, dk);
+                    }
+                    if to_q.is_some() {
+                        self.weighted(Weights::by_query(slopes, n), (n, len), keys, partial, acc);
+                    }
+                }
+                if let Some(dq) = to_q {
+                    for (r, acc) in acc.chunks_exact(d).enumerate() {
+                        // SAFETY: this call alone, of all threads', is about head g of sample b, and head h reads no
+                        // other; the row is not used when the next is taken.
+                        unsafe { dq.row(b, i + r, h) }.copy_from_slice(acc);
+                    }
+                }
+            }
+        }
+        for (to, sums) in [(to_k, dk), (to_v, dv)] {
+            if let Some(to) = to {
+                for (j, sum) in sums.chunks_exact(d).enumerate() {
+                    // SAFETY: as above.
+                    unsafe { to.row(b, j, g) }.copy_from_slice(sum);
+                }
+            }
+        }
+    }
+}
+
+/// What the vjp reads, and where it writes the gradients of q, k and v.
+struct Back<'a, E> {
+    x: Operands<'a, E>,
+    y: &'a [E],
+    lse: &'a [E],
+    dy: &'a [E],
+    to: [Option<Sheet<'a, E>>; 3],
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 //! * Declaring models: [`module`](macro@module), [`sequential!`], [`T!`], [`layer`](macro@layer).
 //! * Parameters by path, or as typed fields: [`Weights::get`], [`Weights::view`].
 //! * Running them: [`Model`], or [`Weights`] and [`Workspace`] where threads share one set of weights.
+//! * Checkpoints: [`Model::save`], [`Model::load`], [`Model::load_partial`], [`checkpoint!`].
 //! * Training: [`Loss`], [`Optimizer`], [`Schedule`], [`Batches`], [`Initialiser`].
 //! * Writing a layer: [`Params`], [`Layer`], [`Module`], and [`check`] to test it.
 //! * Shapes: [`Dim`], [`Signature`], [`Sig`], [`Rule`], [`Fault`].
@@ -138,3 +139,55 @@ pub use nn_macros::sequential;
 /// their shapes in a checkpoint, for [views](Weights::view) of them: none, if there are none; `own_views`, to implement [`Views`] by hand. What it computes, one
 /// implements: [`Params`], [`Layer`] and [`Module`].
 pub use nn_macros::layer;
+
+/// Compares a model with the header of a safetensors file, at compile time: `checkpoint!("model.safetensors" as Model);`.
+///
+/// A parameter that the file lacks, has in another shape, or in a type that can't be converted is a compile error that names it, as
+/// is a tensor that the model has no parameter for. The file is that of the weights, of which only the header is read, or the
+/// header alone, a `.json` that is small enough to be committed: [`header_json`] writes it. Its path starts at the folder of the
+/// crate's `Cargo.toml`. A change of the file compiles the crate anew; nothing of it gets into the program.
+///
+/// Options, after commas, as with [`Partial`]:
+/// * `extra = deny`, `note` or `allow`: whether tensors that are no parameter are an error (as for [`Model::load`]), a
+///   warning (of the lint `deprecated`, the first eight), or nothing (as for [`Model::load_partial`]);
+/// * `prefix = "bert." => "encoder."`: what begins so in the file begins so in the model; `prefix = "bert."` takes it off;
+/// * `only = "encoder"`: only the parameters at or below this path are compared;
+/// * `may_lack = "encoder.pooler"`: those may be missing;
+/// * `dtype = F32`: the parameters have this type, and not just one of `F64`, `F32`, `F16` and `BF16`, which can be
+///   converted.
+///
+/// ```
+/// use nn::{Embedding, Ids, LayerNorm, T, checkpoint, module};
+///
+/// #[module]
+/// struct Embeddings {
+///     #[rename = "word_embeddings"]
+///     words: Embedding<30522, 384>,
+///     #[rename = "LayerNorm"]
+///     norm: LayerNorm<384, 1e-12>,
+/// }
+///
+/// #[module]
+/// impl Embeddings {
+///     fn forward(&self, ids: Ids<T![..512]>) -> T![..512, 384] {
+///         self.norm(self.words(ids))
+///     }
+/// }
+///
+/// checkpoint!(
+///     "examples/minilm/model.header.json" as Embeddings,
+///     prefix = "embeddings.",
+///     extra = allow,
+///     dtype = F32
+/// );
+/// ```
+///
+/// A width that is wrong does not compile: "`word_embeddings.weight` is [30522, 512] in `Embeddings`, but [30522, 384] in the
+/// checkpoint".
+///
+/// ```compile_fail
+/// # use nn::{Embedding, checkpoint, sequential};
+/// sequential! { Embeddings: Ids[..512] -> [..512, 512] = word_embeddings: Embedding<30522, 512> }
+/// checkpoint!("examples/minilm/model.header.json" as Embeddings, prefix = "embeddings.", extra = allow);
+/// ```
+pub use nn_macros::checkpoint;

@@ -25,7 +25,7 @@ const SETTING: &str = "optimizer.";
 /// What a checkpoint for resuming is; another number is another layout.
 const VERSION: &str = "1";
 /// A counter that PyTorch saves with batch normalisation; running statistics here need none.
-const COUNTER: &str = "num_batches_tracked";
+pub(crate) const COUNTER: &str = "num_batches_tracked";
 
 /// What loading found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -344,6 +344,33 @@ fn check_header(bytes: &[u8]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The header of a safetensors file as JSON, names, types and shapes alone, sorted: what `checkpoint!` reads, and
+/// small enough to be committed.
+///
+/// ```no_run
+/// std::fs::write("model.header.json", nn::header_json("model.safetensors")?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The file can't be read, or is not safetensors.
+pub fn header_json(path: impl AsRef<Path>) -> Result<String, Error> {
+    let path = path.as_ref();
+    let bytes = open(path)?;
+    let file = parse(path, &bytes)?;
+    let mut names = file.tensors.names();
+    names.sort_unstable();
+    let mut lines = Vec::new();
+    for name in names {
+        let tensor = file.tensors.tensor(name);
+        let tensor =
+            tensor.map_err(|e| Error::NotACheckpoint { path: path.to_owned(), reason: e.to_string() })?;
+        let (name, shape) = (serde_json::Value::from(name), tensor.shape());
+        lines.push(format!("  {name}: {{\"dtype\": \"{:?}\", \"shape\": {shape:?}}}", tensor.dtype()));
+    }
+    Ok(format!("{{\n{}\n}}\n", lines.join(",\n")))
 }
 
 pub(crate) fn load<M: Declared, D: Device>(

@@ -14,6 +14,7 @@ mod dims;
 mod error;
 mod fault;
 mod glue;
+mod header;
 mod host;
 mod init;
 mod kv_cache;
@@ -39,7 +40,7 @@ mod workspace;
 
 pub use batches::{Batches, gather};
 pub use buffers::Buffers;
-pub use checkpoint::LoadReport;
+pub use checkpoint::{LoadReport, header_json};
 pub use ctx::{CallFault, Ctx, Mode};
 pub use describe::{Describe, Route, Row, routes};
 pub use dims::{
@@ -75,7 +76,7 @@ pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;
 pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, View, ViewMut};
-pub use nn_macros::{layer, module, sequential};
+pub use nn_macros::{checkpoint, layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
 pub use partial::Partial;
 pub use real::{MaybeReal, NegativeSci, Real, Sci};
@@ -101,6 +102,7 @@ pub mod __private {
     };
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
     pub use crate::glue::{Step, gradient, kept, value};
+    pub use crate::header::{Compared, Entry, Wanted, compare};
     pub use crate::size::{largest, sum};
     pub use crate::tree::{
         check_declared, check_free, check_possible, check_split, check_used, child, field, module_rule,

@@ -178,7 +178,7 @@ impl Child {
         (first, rows)
     }
 
-    const fn copies(&self) -> usize {
+    pub(crate) const fn copies(&self) -> usize {
         match self.times {
             Some(n) => n,
             None => 1,
@@ -509,14 +509,14 @@ impl Node {
 
 impl Child {
     /// How many names it has in a checkpoint.
-    const fn names(&self) -> usize {
+    pub(crate) const fn names(&self) -> usize {
         match self.pieces {
             Some(pieces) => pieces.len(),
             None => 1,
         }
     }
 
-    const fn shown(&self, k: usize) -> &'static str {
+    pub(crate) const fn shown(&self, k: usize) -> &'static str {
         match self.pieces {
             Some(pieces) => pieces[k].name,
             None => self.name,
@@ -595,7 +595,7 @@ const fn after_number(path: &str, times: usize) -> Option<&str> {
 
 /// What follows `name` and a dot in `path`; nothing, if they are the same: a raw parameter has no name of its
 /// own.
-const fn after<'p>(path: &'p str, name: &str) -> Option<&'p str> {
+pub(crate) const fn after<'p>(path: &'p str, name: &str) -> Option<&'p str> {
     let (p, n) = (path.as_bytes(), name.as_bytes());
     if n.is_empty() {
         return Some(path);

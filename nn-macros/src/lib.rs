@@ -3,12 +3,14 @@
 mod alias;
 mod arithmetic;
 mod attrs;
+mod checkpoint;
 mod errors;
 #[cfg(test)]
 mod expansion_tests;
 mod forward;
 mod generics;
 mod graph;
+mod header;
 mod layer;
 #[cfg(test)]
 mod odd_input_tests;
@@ -32,6 +34,12 @@ pub fn sequential(input: TokenStream) -> TokenStream {
     expand::sequential(input.into()).into()
 }
 
+/// Compares a model with the header of a checkpoint.
+#[proc_macro]
+pub fn checkpoint(input: TokenStream) -> TokenStream {
+    expand::checkpoint(input.into()).into()
+}
+
 /// Declares a leaf layer: a struct over dimensions and the alias with `const` parameters.
 #[proc_macro_attribute]
 pub fn layer(args: TokenStream, item: TokenStream) -> TokenStream {
@@ -45,6 +53,7 @@ mod expand {
 
     use crate::{alias, forward, structure};
 
+    pub(crate) use crate::checkpoint::expand as checkpoint;
     pub(crate) use crate::sequential::expand as sequential;
 
     pub(crate) fn module(args: TokenStream, item: TokenStream) -> TokenStream {

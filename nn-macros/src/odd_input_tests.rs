@@ -129,13 +129,25 @@ fn a_chain_of_anything_is_rust() {
 }
 
 #[test]
+fn a_checkpoint_of_anything_is_rust() {
+    let seeds = [
+        quote!("../tests/headers/net.json" as Net, extra = note, prefix = "encoder." => "", prefix = "lastNorm", dtype = F32),
+        quote!("../tests/headers/net.json" as a::Gpt<4, { 2 * D }>, only = "x", may_lack = "", extra = allow,),
+    ];
+    try_all(&seeds, expand::checkpoint);
+}
+
+#[test]
 fn a_module_of_anything_is_rust() {
     let seeds = [
         quote! {
             /// A block.
             pub(crate) struct Block<const D: usize, const H: usize> {
                 /// Up.
+                #[rename = "self.up"]
                 pub up: Linear<D, { D * H }>,
+                #[fused("a" = D, "b" = { 2 * H }, c = 3)]
+                ab: Linear<D, { D * H }>,
                 #[tied = "up.weight"]
                 down: LinearNoBias<{ D - H / 2 + 1 }, D, 1.5>,
                 p: Param<T![D]>,
@@ -164,6 +176,7 @@ fn a_module_of_anything_is_rust() {
     ];
     try_all(&seeds, |item| expand::module(TokenStream::new(), item));
     try_all(&seeds, |item| expand::module(quote!(shared = 1), item));
+    try_all(&seeds, |item| expand::module(quote!(rename_all = "kebab-case"), item));
 }
 
 #[test]

@@ -371,7 +371,8 @@ mod tests {
     /// Outputs, state and gradients of one step.
     fn step<M: Module<Cpu<f64>, T![2, 3, 3]>>() -> (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>) {
         let mut run = Run::<M, T![2, 3, 3], Cpu<f64>>::new(&Cpu::default(), 3).mode(Mode::Train);
-        let paths: Vec<_> = run.paths().map(|(path, dims)| (path.to_owned(), dims.iter().product())).collect();
+        let paths: Vec<_> =
+            run.paths().map(|(path, dims)| (path.to_owned(), dims.iter().product())).collect();
         for (i, (path, n)) in paths.iter().enumerate() {
             run.set(path, &numbers(*n, i as i32 + 2));
         }
@@ -466,7 +467,8 @@ mod tests {
         let (y, mean, dx, _) = {
             let mut run = Run::<StopGradParams<Noisy>, T![2, 3, 3], Cpu<f64>>::new(&Cpu::default(), 3)
                 .mode(Mode::Train);
-            let paths: Vec<_> = run.paths().map(|(path, dims)| (path.to_owned(), dims.iter().product())).collect();
+            let paths: Vec<_> =
+                run.paths().map(|(path, dims)| (path.to_owned(), dims.iter().product())).collect();
             for (i, (path, n)) in paths.iter().enumerate() {
                 run.set(path, &numbers(*n, i as i32 + 2));
             }

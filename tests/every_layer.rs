@@ -85,6 +85,11 @@ layers! {
     gelu: GELU, T![37, 101];
     gelu_tanh: GELUTanh, T![37, 101];
     elu: ELU, T![37, 101];
+    swiglu: SwiGLU<51>, T![37, 102];
+    glu: GLU<51>, T![37, 102];
+    swiglu_feed_forward: SwiGLUFeedForward<33, 80>, T![17, 33];
+    feed_forward_gelu: FeedForwardGELU<33, 80>, T![17, 33];
+    feed_forward_sigmoid: FeedForward<33, 80, Sigmoid>, T![17, 33];
     add: Add, (T![37, 101], T![37, 101]);
     mul: Mul, (T![37, 101], T![37, 101]);
     softmax: Softmax, T![19, 203];
@@ -105,6 +110,15 @@ layers! {
     slice: Slice<1, 2, 6>, T![5, 7, 13];
     pixel_shuffle: PixelShuffle<6, 5, 3>, T![36, 5];
     rope: RoPE<31, 3, 8>, T![31, 24];
+    attention_of_packed_heads: ScaledDotProductAttention<37, 3, 8>, T![3, 3, 37, 8];
+    masked_attention: MaskedAttention<37, 3, 8>, T![3, 3, 37, 8];
+    attention_of_a_projection: ScaledDotProductAttentionQKV<37, 3, 8>, T![37, 72];
+    causal_attention: CausalAttention<70, 3, 8>, T![70, 72];
+    qkv_to_major: QKVToMajor<37, 3, 8>, T![37, 72];
+    gqa_attention: GQAAttention<37, 4, 2, 8>, (T![37, 32], T![37, 16], T![37, 16]);
+    cross_attention: CrossAttention<24, 3, 19, 70>, (T![19, 24], T![70, 24], T![70, 24]);
+    cross_attention_masked: CrossAttention<24, 3, 19, 41, Yes>, (T![19, 24], T![41, 24], T![41, 24], T![41]);
+    repeat_kv_heads: RepeatKVHeads<37, 2, 3, 8>, T![37, 16];
     residual: Residual<Inner>, T![24];
     repeat: Repeat<Inner, 5>, T![24];
 }

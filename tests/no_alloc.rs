@@ -104,9 +104,13 @@ sequential! {
 struct Language {
     tokens: Embedding<64, 32>,
     turn: RoPE<24, 2, 16>,
+    qkv: Linear<32, 96>,
+    attend: CausalAttention<24, 2, 16>,
     norm: RMSNorm<32>,
     up: LinearSwish<32, 96>,
     down: Linear<96, 32>,
+    gated: SwiGLUFeedForward<32, 48>,
+    wide: FeedForwardGELU<32, 48>,
     #[tied = "tokens.weight"]
     head: TiedLinear<32, 64>,
 }
@@ -114,7 +118,9 @@ struct Language {
 impl Language {
     fn forward(&self, ids: Ids<T![24]>) -> T![24, 64] {
         let x = self.turn(self.tokens(ids));
-        self.head(x + self.down(self.up(self.norm(x))))
+        let x = x + self.attend(self.qkv(x));
+        let x = x + self.down(self.up(self.norm(x)));
+        self.head(self.wide(self.gated(x)))
     }
 }
 

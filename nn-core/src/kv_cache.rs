@@ -40,6 +40,18 @@ use crate::{Text, accept};
 /// assert_eq!(cache.position(), 0);
 /// # Ok::<(), nn::Error>(())
 /// ```
+///
+/// In a model whose attention looks ahead, or that takes one length only, there is nothing to go on with:
+///
+/// ```compile_fail,E0080
+/// # use nn::{Cpu, Embedding, KvCache, Linear, ScaledDotProductAttentionQKV, Weights, sequential};
+/// sequential! {
+///     Ahead: Ids[..8] -> [..8, 4] = Embedding<5, 4>, Linear<4, 12>, ScaledDotProductAttentionQKV<8, 2, 2>
+/// }
+/// let weights = Weights::<Ahead, Cpu<f64>>::new(Cpu::default(), 1)?;
+/// let cache = KvCache::new(&weights, 1)?; // `Ahead` can't go on with a sequence: a token depends on later ones
+/// # Ok::<(), nn::Error>(())
+/// ```
 pub struct KvCache<M: Declared, D: Device = Cpu<f32>> {
     cache: D::Buffer<u8>,
     workspace: Workspace<M, D>,
@@ -176,5 +188,40 @@ impl<M: Declared, D: Device> std::fmt::Debug for KvCache<M, D> {
             .field("position", &self.past)
             .field("bytes", &self.bytes())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::context;
+    use crate::{Ids, Signature, T, Text};
+
+    fn fault<X: Signature>(causal: bool) -> String {
+        match context(&Text::new().str("Net"), &X::SIG, causal) {
+            Ok(n) => n.to_string(),
+            Err(fault) => fault.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_can_go_on_is_said_in_words() {
+        assert_eq!(fault::<Ids<T![..8]>>(true), "8");
+        assert_eq!(fault::<(Ids<T![..8]>, T![..8, 4])>(true), "8");
+        assert_eq!(
+            fault::<Ids<T![..8]>>(false),
+            "`Net` can't go on with a sequence: a token depends on later ones"
+        );
+        let said = "`Net` can't go on with a sequence: it takes ";
+        let fixed = "whose first axis has no run-time length; write `T![..N]`";
+        assert_eq!(fault::<Ids<T![8]>>(true), format!("{said}ids [8], {fixed}"));
+        assert_eq!(fault::<(Ids<T![..8]>, T![4])>(true), format!("{said}(ids [..8], [4]), {fixed}"));
+        let lengths = "which has more than one length";
+        assert_eq!(fault::<(T![..8, 4], T![..9, 4])>(true), format!("{said}([..8, 4], [..9, 4]), {lengths}"));
+        assert_eq!(
+            fault::<(T![..8, 4], T![..8 @ 1, 4])>(true),
+            format!("{said}([..8, 4], [..8 @ 1, 4]), {lengths}")
+        );
+        assert_eq!(fault::<T![..8, ..8]>(true), format!("{said}[..8, ..8], {lengths}"));
+        assert_eq!(fault::<()>(true), "`Net` can't go on with a sequence: it takes no sequence");
     }
 }

@@ -61,6 +61,8 @@ pub use layers::conv::*;
 pub use layers::dropout::*;
 pub use layers::elementwise::*;
 pub use layers::embedding::*;
+pub use layers::feed_forward::*;
+pub use layers::gated::*;
 pub use layers::layout::*;
 pub use layers::linear::*;
 pub use layers::norm::*;

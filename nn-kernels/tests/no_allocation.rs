@@ -73,6 +73,9 @@ impl<D: Device> Step<D> {
             Some(out!(f, 200)),
             out!(g, s.vjp_scratch()),
         );
+        let s = GatedSpec { act, rows: 64, cols: 32 * 64, gate_last: false };
+        d.gated(&s, a, out!(c, N / 2));
+        d.gated_vjp(&s, a, of!(b, N / 2), D::reborrow(&mut c));
         for (batch, groups) in [(8, 1), (1, 1), (8, 16)] {
             let s = Conv2dSpec {
                 batch,
@@ -125,6 +128,16 @@ impl<D: Device> Step<D> {
             interleaved: false,
         };
         d.rope(&s, false, a, D::reborrow(&mut c));
+        for (d_head, len) in [(64, 200), (16, 70)] {
+            let s = AttentionSpec { causal: true, ..AttentionSpec::new(2, len, len, 6, 3, d_head) };
+            let (n, kv) = (2 * len * 6 * d_head, 2 * len * 3 * d_head);
+            let (x, y) = (of!(a, n), of!(b, n));
+            d.attention(&s, x, of!(b, kv), of!(a, kv), None, out!(c, n), Some(out!(e, s.lse())));
+            let to =
+                AttentionGradients::Apart { q: Some(out!(c, n)), k: Some(out!(e, kv)), v: Some(out!(f, kv)) };
+            let lse = of!(b, s.lse());
+            d.attention_vjp(&s, x, of!(b, kv), of!(a, kv), None, y, lse, y, to, out!(g, s.vjp_scratch()));
+        }
         d.gather(64, a, D::view(&self.ids), out!(c, 64 * 64));
         d.scatter_add(64, D::view(&self.ids), of!(a, 64 * 64), D::reborrow(&mut c));
         d.dropout(Stream::default(), 0.5, a, D::reborrow(&mut c));

@@ -212,6 +212,69 @@ softmax_cases("softmax", "Softmax", lambda x: F.softmax(x, dim=-1))
 softmax_cases("log_softmax", "LogSoftmax", lambda x: F.log_softmax(x, dim=-1))
 
 
+# Gated units and feed-forward networks
+
+
+def gated_case(name, title, f, lead, half):
+    @case(name)
+    def _(c):
+        c.say(f"{title}: x {[*lead, 2 * half]}", H=half)
+        c.run(f, c.randn(*lead, 2 * half, scale=2.0))
+
+
+def first_gates(act):
+    def f(x):
+        a, b = x.chunk(2, dim=-1)
+        return act(a) * b
+
+    return f
+
+
+gated_case("swiglu", "SwiGLU, silu(first half) * second half", first_gates(F.silu), [3], 4)
+gated_case("swiglu_tokens", "SwiGLU, silu(first half) * second half", first_gates(F.silu), [2, 3], 5)
+gated_case("geglu", "GeGLU, gelu(first half) * second half, erf form", first_gates(F.gelu), [3], 4)
+gated_case("glu", "PyTorch's GLU, first half * sigmoid(second half)", lambda x: F.glu(x, dim=-1), [3], 4)
+
+
+def gated_feed_forward_case(name, act, title, lead, dim, hidden):
+    @case(name)
+    def _(c):
+        c.say(
+            f"down({title}(gate(x)) * up(x)), no biases: x {[*lead, dim]}, {hidden} wide in the middle; names of transformers' Llama",
+            D=dim, H=hidden,
+        )
+
+        def net(x, gate_proj_weight, up_proj_weight, down_proj_weight):
+            return F.linear(act(F.linear(x, gate_proj_weight)) * F.linear(x, up_proj_weight), down_proj_weight)
+
+        params = {
+            "gate_proj.weight": c.randn(hidden, dim, scale=0.5),
+            "up_proj.weight": c.randn(hidden, dim, scale=0.5),
+            "down_proj.weight": c.randn(dim, hidden, scale=0.5),
+        }
+        c.run(net, c.randn(*lead, dim), params=params)
+
+
+gated_feed_forward_case("swiglu_feed_forward", F.silu, "silu", [2, 3], 6, 10)
+gated_feed_forward_case("swiglu_feed_forward_square", F.silu, "silu", [3], 5, 5)
+gated_feed_forward_case("geglu_feed_forward", F.gelu, "gelu", [3], 6, 7)
+gated_feed_forward_case("glu_feed_forward", torch.sigmoid, "sigmoid", [3], 6, 7)
+
+
+@case("feed_forward_gelu")
+def _(c):
+    c.say("fc2(gelu_tanh(fc1(x))): x [2, 3, 6], 16 wide in the middle", D=6, FF=16)
+
+    def net(x, fc1_weight, fc1_bias, fc2_weight, fc2_bias):
+        return F.linear(F.gelu(F.linear(x, fc1_weight, fc1_bias), approximate="tanh"), fc2_weight, fc2_bias)
+
+    params = {
+        "fc1.weight": c.randn(16, 6, scale=0.5), "fc1.bias": c.randn(16, scale=0.5),
+        "fc2.weight": c.randn(6, 16, scale=0.25), "fc2.bias": c.randn(6, scale=0.25),
+    }
+    c.run(net, c.randn(2, 3, 6), params=params)
+
+
 # Normalisation
 
 

@@ -197,6 +197,16 @@ cases! {
     act_elu_large: ELU, T![8];
     act_elu_tiny: ELU, T![5];
 
+    swiglu: SwiGLU<4>, T![8];
+    swiglu_tokens: SwiGLU<5>, T![3, 10];
+    geglu: GeGLU<4>, T![8];
+    glu: GLU<4>, T![8];
+    swiglu_feed_forward: SwiGLUFeedForward<6, 10>, T![3, 6], terms = 20;
+    swiglu_feed_forward_square: SwiGLUFeedForward<5, 5>, T![5], terms = 10;
+    geglu_feed_forward: GeGLUFeedForward<6, 7>, T![6], terms = 14;
+    glu_feed_forward: GLUFeedForward<6, 7>, T![6], terms = 14;
+    feed_forward_gelu: FeedForwardGELU<6, 16>, T![3, 6], terms = 16;
+
     softmax: Softmax, T![7];
     softmax_tokens: Softmax, T![4, 5];
     softmax_offset: Softmax, T![6];

@@ -1,7 +1,7 @@
 //! Softmax attention: y = softmax(q·kᵀ/√D)·v in each head.
 
 use nn_kernels::ops::{AttentionGradients, AttentionSpec, Block, PermuteSpec, Strides};
-use nn_kernels::{Device, View};
+use nn_kernels::{Device, View, ViewMut};
 
 use crate::ctx::Ctx;
 use crate::dims::{Dim, Dims, Extent};
@@ -10,7 +10,7 @@ use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::linear::{No, Switch, Yes};
 use crate::layers::product;
 use crate::signature::{Kind, Sig, Signature};
-use crate::tensors::Tensors;
+use crate::tensors::{Tensors, slice_mut};
 use crate::{Size, Text, layer};
 
 /// Attention of S tokens to each other, in H heads of D values: `[3, H, S, D]`, which is all queries, then all keys,
@@ -200,14 +200,16 @@ struct Call {
     /// The inputs that hold q, k and v, and where these start in them: one input, or three.
     packed: bool,
     at: [usize; 3],
+    /// How many tokens a sequence has at most.
+    most: usize,
 }
 
 impl Call {
     /// One input that holds q, then k, then v, `part` values apart.
-    fn packed(spec: AttentionSpec, part: usize) -> Self {
+    fn packed(spec: AttentionSpec, part: usize, most: usize) -> Self {
         // Where nothing is, nothing starts.
         let part = if spec.batch * spec.q_len == 0 { 0 } else { part };
-        Self { spec, packed: true, at: [0, part, 2 * part] }
+        Self { spec, packed: true, at: [0, part, 2 * part], most }
     }
 
     fn operands<'a, D: Device>(&self, x: Tensors<'a, D>) -> [View<'a, D>; 3] {
@@ -217,9 +219,45 @@ impl Call {
 
     fn forward<D: Device>(&self, cx: &Ctx<'_, D>, mut call: Forward<'_, D>, mask: bool) {
         let [q, k, v] = self.operands(call.x);
+        if let Some(past) = cx.past().filter(|_| self.spec.causal) {
+            let width = self.spec.kv_heads * self.spec.head_dim;
+            let mut cached = || call.saved.take(cx.batch * self.most * width);
+            let (mut keys, mut values) = (cached(), cached());
+            self.append(cx, past, k, self.spec.k, D::reborrow(&mut keys));
+            self.append(cx, past, v, self.spec.v, D::reborrow(&mut values));
+            let lies = Strides::token_major(self.most, width, self.spec.head_dim);
+            let spec = AttentionSpec { k_len: past + self.spec.k_len, k: lies, v: lies, ..self.spec };
+            cx.device().attention(&spec, q, D::read(&keys), D::read(&values), None, call.y.get(0), None);
+            return;
+        }
         let mask = mask.then(|| call.x.get(3));
         let lse = cx.keeps().then(|| call.saved.take(self.spec.lse()));
         cx.device().attention(&self.spec, q, k, v, mask, call.y.get(0), lse);
+    }
+
+    /// Puts new keys or values behind those of `past` tokens, in a cache that holds the heads of a token side by side.
+    fn append<D: Device>(
+        &self,
+        cx: &Ctx<'_, D>,
+        past: usize,
+        x: View<'_, D>,
+        lies: Strides,
+        mut cache: ViewMut<'_, D>,
+    ) {
+        let AttentionSpec { kv_heads, head_dim, k_len, .. } = self.spec;
+        let width = kv_heads * head_dim;
+        // Heads that lie side by side are one block.
+        let (blocks, cols) = if lies.head == head_dim { (1, width) } else { (kv_heads, head_dim) };
+        for sample in 0..cx.batch {
+            for block in 0..blocks {
+                let from = Block { offset: 0, stride: lies.token };
+                let x = D::split(x, sample * lies.batch + block * lies.head).1;
+                let to = Block { offset: block * cols, stride: width };
+                let start = (sample * self.most + past) * width;
+                let room = slice_mut::<D>(D::reborrow(&mut cache), start, k_len * width);
+                cx.device().copy_block(k_len, cols, x, from, room, to);
+            }
+        }
     }
 
     fn vjp<D: Device>(&self, cx: &Ctx<'_, D>, mut call: Vjp<'_, D>, mask: bool) {
@@ -257,6 +295,11 @@ const fn saved(q_len: usize, heads: usize) -> Size {
     Size::elements(product(&[q_len, heads]))
 }
 
+/// The keys and values of the tokens that were given.
+const fn cache(most: usize, kv_heads: usize, dim: usize) -> Size {
+    Size::elements(product(&[most, kv_heads, dim])).times(2)
+}
+
 /// What the vjp needs: sums of the gradients of keys and values.
 const fn vjp_scratch(k_len: usize, kv_heads: usize, dim: usize) -> Size {
     Size::elements(product(&[k_len, kv_heads, dim, 2]))
@@ -271,7 +314,7 @@ impl<S: Dim, H: Dim, D: Dim, CAUSAL: Switch> ScaledDotProductAttentionOf<S, H, D
         let part = H::N * n * D::N;
         let q = Strides::head_major(3 * part, n, D::N);
         let spec = AttentionSpec::new(cx.batch, n, n, H::N, H::N, D::N);
-        Call::packed(AttentionSpec { causal: CAUSAL::ON, q, k: q, v: q, ..spec }, part)
+        Call::packed(AttentionSpec { causal: CAUSAL::ON, q, k: q, v: q, ..spec }, part, S::N)
     }
 }
 
@@ -290,6 +333,8 @@ impl<X: Signature, S: Dim, H: Dim, D: Dim, CAUSAL: Switch> Layer<X>
     const KEEPS_X: bool = true;
     const KEEPS_Y: bool = true;
     const SAVED: Size = saved(S::N, H::N);
+    const CACHE: Size = cache(S::N, H::N, D::N).when(CAUSAL::ON);
+    const CAUSAL: bool = CAUSAL::ON;
     const VJP_SCRATCH: Size = vjp_scratch(S::N, H::N, D::N);
     const MACS: usize = macs(S::N, S::N, H::N, D::N, CAUSAL::ON);
 }
@@ -316,7 +361,7 @@ impl<S: Dim, H: Dim, D: Dim, CAUSAL: Switch> ScaledDotProductAttentionQKVOf<S, H
         let width = H::N * D::N;
         let q = Strides::token_major(n, 3 * width, D::N);
         let spec = AttentionSpec::new(cx.batch, n, n, H::N, H::N, D::N);
-        Call::packed(AttentionSpec { causal: CAUSAL::ON, q, k: q, v: q, ..spec }, width)
+        Call::packed(AttentionSpec { causal: CAUSAL::ON, q, k: q, v: q, ..spec }, width, S::N)
     }
 }
 
@@ -335,6 +380,8 @@ impl<X: Signature, S: Dim, H: Dim, D: Dim, CAUSAL: Switch> Layer<X>
     const KEEPS_X: bool = true;
     const KEEPS_Y: bool = true;
     const SAVED: Size = saved(S::N, H::N);
+    const CACHE: Size = cache(S::N, H::N, D::N).when(CAUSAL::ON);
+    const CAUSAL: bool = CAUSAL::ON;
     const VJP_SCRATCH: Size = vjp_scratch(S::N, H::N, D::N);
     const MACS: usize = macs(S::N, S::N, H::N, D::N, CAUSAL::ON);
 }
@@ -405,7 +452,7 @@ impl<S: Dim, H: Dim, KV: Dim, D: Dim, CAUSAL: Switch> GQAAttentionOf<S, H, KV, D
     fn call<M: Device, X: Signature>(cx: &Ctx<'_, M>) -> Call {
         let n = X::SIG.dims(0).axis_at(0, &cx.lengths);
         let spec = AttentionSpec::new(cx.batch, n, n, H::N, KV::N, D::N);
-        Call { spec: AttentionSpec { causal: CAUSAL::ON, ..spec }, packed: false, at: [0; 3] }
+        Call { spec: AttentionSpec { causal: CAUSAL::ON, ..spec }, packed: false, at: [0; 3], most: S::N }
     }
 }
 
@@ -429,6 +476,8 @@ impl<X: Signature, S: Dim, H: Dim, KV: Dim, D: Dim, CAUSAL: Switch> Layer<X>
     const KEEPS_X: bool = true;
     const KEEPS_Y: bool = true;
     const SAVED: Size = saved(S::N, H::N);
+    const CACHE: Size = cache(S::N, KV::N, D::N).when(CAUSAL::ON);
+    const CAUSAL: bool = CAUSAL::ON;
     const VJP_SCRATCH: Size = vjp_scratch(S::N, KV::N, D::N);
     const MACS: usize = macs(S::N, S::N, H::N, D::N, CAUSAL::ON);
 }
@@ -468,7 +517,7 @@ impl<DIM: Dim, H: Dim, Q: Dim, KV: Dim, MASKED: Switch> CrossAttentionOf<DIM, H,
     fn call<M: Device, X: Signature>(cx: &Ctx<'_, M>) -> Call {
         let (q, k) = (X::SIG.dims(0).axis_at(0, &cx.lengths), X::SIG.dims(1).axis_at(0, &cx.lengths));
         let spec = AttentionSpec::new(cx.batch, q, k, H::N, H::N, Self::HEAD);
-        Call { spec, packed: false, at: [0; 3] }
+        Call { spec, packed: false, at: [0; 3], most: KV::N }
     }
 }
 
@@ -483,6 +532,7 @@ impl<X: Signature, DIM: Dim, H: Dim, Q: Dim, KV: Dim, MASKED: Switch> Layer<X>
     const KEEPS_X: bool = true;
     const KEEPS_Y: bool = true;
     const SAVED: Size = saved(Q::N, H::N);
+    const CAUSAL: bool = false;
     const VJP_SCRATCH: Size = vjp_scratch(KV::N, 1, DIM::N);
     const MACS: usize = macs(Q::N, KV::N, 1, DIM::N, false);
 }
@@ -742,7 +792,7 @@ mod tests {
         assert_eq!(
             fault::<GQAAttention<8, 4, 2, 3>, Three<T![..8, 12], Far<8, 6>>>(),
             "shape mismatch: `GQAAttention<8, 4, 2, 3>` takes ([8, 12], [8, 6], [8, 6]), \
-             but it is given ([..8, 12], [..8 (length 1), 6], [..8 (length 1), 6])"
+             but it is given ([..8, 12], [..8 @ 1, 6], [..8 @ 1, 6])"
         );
         assert_eq!(
             fault::<MaskedAttention<8, 2, 4>, T![3, 8, 2, 4]>(),

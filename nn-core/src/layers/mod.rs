@@ -7,6 +7,8 @@ pub(crate) mod conv;
 pub(crate) mod dropout;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
+pub(crate) mod feed_forward;
+pub(crate) mod gated;
 pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod norm;
@@ -225,6 +227,9 @@ mod tests {
             Residual<Linear<4, 4>>, Residual<Linear<4, 3>>, Residual<Add>, Repeat<LinearReLU<4, 4>, 3>,
             Repeat<Residual<LinearReLU<4, 4>>, 0>, Repeat<Flatten, 2>, Repeat<LinearReLU<4, 4>, { usize::MAX - 1 }>,
             Repeat<Repeat<BatchNorm2D<4>, { usize::MAX - 1 }>, { usize::MAX - 1 }>, Repeat<Repeat<ReLU, 1000>, 1000>,
+            SwiGLU<4>, GeGLU<0>, GLU<2>, GatedAct<{ usize::MAX - 1 }, Tanh>, FeedForwardGELU<4, 4>,
+            FeedForward<4, { usize::MAX - 1 }, ReLU>, SwiGLUFeedForward<4, 4>, GeGLUFeedForward<0, 4>,
+            GLUFeedForward<4, { usize::MAX - 1 }>, GatedFeedForward<{ usize::MAX - 1 }, 4, Tanh>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

@@ -64,6 +64,8 @@ families! {
         fn binary_vjp(
             f: Binary, a: In<'_, E>, b: In<'_, E>, dy: In<'_, E>, da: Option<Out<'_, E>>, db: Option<Out<'_, E>>
         );
+        fn gated(s: &GatedSpec, x: In<'_, E>, y: Out<'_, E>);
+        fn gated_vjp(s: &GatedSpec, x: In<'_, E>, dy: In<'_, E>, dx: Out<'_, E>);
         fn add_assign(x: In<'_, E>, y: Out<'_, E>);
         fn fill(value: f64, y: Out<'_, E>);
         fn copy(x: In<'_, E>, y: Out<'_, E>);

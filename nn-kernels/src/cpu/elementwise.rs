@@ -15,6 +15,7 @@ kernels! {
     fn unary_slope<E>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]);
     fn divisor_slope<E>(a: &[E], b: &[E], dy: &[E], db: &mut [E]);
     fn add_assign<E>(x: &[E], y: &mut [E]);
+    fn mul_assign<E>(x: &[E], y: &mut [E]);
     fn all_finite<E>(x: &[E]) -> bool;
 }
 
@@ -264,6 +265,13 @@ fn add_assign<S: Simd, E: Real>(x: &[E], y: &mut [E]) {
     }
 }
 
+#[inline(always)]
+fn mul_assign<S: Simd, E: Real>(x: &[E], y: &mut [E]) {
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = *y * x;
+    }
+}
+
 /// Whether none has all its exponent's bits set: then x − x is 0.
 #[inline(always)]
 fn all_finite<S: Simd, E: Real>(x: &[E]) -> bool {
@@ -286,6 +294,27 @@ impl<E: Real> Kernels<E> {
     pub(crate) fn scale_into(&self, scale: f64, x: &[E], y: &mut [E]) {
         let isa = self.isa;
         par::split(y.len(), GRAIN, (x, y), &|_, (x, y)| run::scaled(isa, scale, x, y));
+    }
+}
+
+/// On this thread alone, for kernels that have shared out the work already.
+impl<E: Real> Kernels<E> {
+    pub(crate) fn unary_here(&self, f: Unary, x: &[E], y: &mut [E]) {
+        run::unary(self.isa, f, x, y);
+    }
+
+    /// dx = f′·dy, given x and y = f(x).
+    pub(crate) fn slope_here(&self, f: Unary, x: &[E], y: &[E], dy: &[E], dx: &mut [E]) {
+        run::unary_slope(self.isa, f, if f.needs_y() { y } else { x }, dy, dx);
+    }
+
+    pub(crate) fn product_here(&self, a: &[E], b: &[E], y: &mut [E]) {
+        run::binary(self.isa, Binary::Mul, a, b, y);
+    }
+
+    /// y = x·y.
+    pub(crate) fn mul_assign_here(&self, x: &[E], y: &mut [E]) {
+        run::mul_assign(self.isa, x, y);
     }
 }
 

@@ -24,6 +24,7 @@ mod batch_norm;
 mod conv;
 mod depthwise;
 mod elementwise;
+mod gated;
 mod gemm;
 mod layout;
 mod linear;

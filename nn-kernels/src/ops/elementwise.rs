@@ -69,7 +69,20 @@ pub enum Binary {
     Div,
 }
 
-/// Elementwise operations. All views of one call have the same length.
+/// `rows` rows of two halves of `cols` values each, of which one is the other's gate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GatedSpec {
+    /// Applied to the gate.
+    pub act: Unary,
+    /// Rows. Two tensors that lie behind one another are one row.
+    pub rows: usize,
+    /// Values in a half of a row.
+    pub cols: usize,
+    /// The gate is the second half and not the first.
+    pub gate_last: bool,
+}
+
+/// Elementwise operations. All views of one call have the same length, but where it says otherwise.
 pub trait Elementwise: Memory {
     /// y = f(x).
     fn unary(&self, f: Unary, x: View<'_, Self>, y: ViewMut<'_, Self>);
@@ -94,6 +107,10 @@ pub trait Elementwise: Memory {
         da: Option<ViewMut<'_, Self>>,
         db: Option<ViewMut<'_, Self>>,
     );
+    /// y = act(gate)·other, where x has the halves that `s` says and y a half's values a row.
+    fn gated(&self, s: &GatedSpec, x: View<'_, Self>, y: ViewMut<'_, Self>);
+    /// Gradient of [`gated`](Self::gated).
+    fn gated_vjp(&self, s: &GatedSpec, x: View<'_, Self>, dy: View<'_, Self>, dx: ViewMut<'_, Self>);
     /// y += x.
     fn add_assign(&self, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// y = value everywhere.

@@ -14,7 +14,7 @@ mod table;
 
 pub use attention::{Attention, AttentionGradients, AttentionSpec, Strides};
 pub use conv::{Conv, Conv2dSpec};
-pub use elementwise::{Binary, Elementwise, Unary};
+pub use elementwise::{Binary, Elementwise, GatedSpec, Unary};
 pub use layout::{Block, Layout, PermuteSpec, RopeSpec};
 pub use linear::{Linear, LinearSpec};
 pub use loss::{Loss, Reduction};

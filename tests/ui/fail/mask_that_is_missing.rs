@@ -1,0 +1,14 @@
+use nn::*;
+
+#[module]
+struct Net {
+    attend: CrossAttention<64, 4, 10, 50, Yes>,
+}
+#[module]
+impl Net {
+    fn forward(&self, q: T![10, 64], memory: T![50, 64]) -> T![10, 64] {
+        self.attend(q, memory, memory)
+    }
+}
+
+fn main() {}

@@ -71,6 +71,7 @@ pub use layers::pool::*;
 pub use layers::rope::*;
 pub use layers::self_attention::*;
 pub use layers::softmax::*;
+pub use layers::transformer::*;
 pub use layers::wrap::*;
 pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};

@@ -95,6 +95,11 @@ impl<A: Access> Arenas<A> {
         all
     }
 
+    /// How many parts the layer has.
+    pub fn children(&self) -> usize {
+        self.tree.children.len()
+    }
+
     /// The view of part `i`, after those before it. One that is tied has nothing of its own: its tensors are empty.
     pub fn child<V: FromArenas<A>>(&mut self, i: usize) -> V {
         let (field, child) = (self.tree.field(i), &self.tree.children[i]);

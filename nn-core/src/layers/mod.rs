@@ -2,13 +2,26 @@
 
 /// A layer that is another with some of its arguments settled. Its own name is in messages.
 macro_rules! delegate {
-    ($own:ident<$($p:ident: $bound:path),*> => $to:ty) => {
+    (leaf $own:ident<$($p:ident: $bound:path),*> => $to:ty) => {
+        delegate! { @ $own<$($p: $bound),*> => $to, {} }
+    };
+    (parts $own:ident<$($p:ident: $bound:path),*> => $to:ty) => {
+        delegate! { @ $own<$($p: $bound),*> => $to, {
+            fn describe(out: &mut crate::describe::Describe) {
+                <$to as Module<M, X>>::describe(out);
+            }
+        } }
+    };
+    (@ $own:ident<$($p:ident: $bound:path),*> => $to:ty, { $($describe:tt)* }) => {
+        impl<$($p: $bound),*> crate::views::Views for $own<$($p),*> {
+            type View<A: crate::views::Access> = <$to as crate::views::Views>::View<A>;
+        }
         impl<$($p: $bound),*> Params for $own<$($p),*> {
             const LABEL: Text = Self::SHOWN;
             const TREE: &'static Node = <$to as Params>::TREE;
         }
         impl<X: Signature, $($p: $bound),*> Layer<X> for $own<$($p),*> {
-            const RULE: Rule = <$to>::rule(&<Self as Params>::LABEL, &X::SIG);
+            const RULE: Rule = <$to>::rule::<X>(&<Self as Params>::LABEL);
             const KEEPS_X: bool = <$to as Layer<X>>::KEEPS_X;
             const KEEPS_Y: bool = <$to as Layer<X>>::KEEPS_Y;
             const SAVED: Size = <$to as Layer<X>>::SAVED;
@@ -26,6 +39,30 @@ macro_rules! delegate {
             fn vjp(cx: &mut Ctx<'_, M>, call: Vjp<'_, M>) {
                 <$to as Module<M, X>>::vjp(cx, call);
             }
+            $($describe)*
+        }
+    };
+}
+
+/// The view of a layer made of others, whose parameters are all in its parts.
+macro_rules! view_of_parts {
+    (
+        $(#[$doc:meta])*
+        $view:ident<$($p:ident: $bound:path),*> of $own:ident<$($arg:ident),*>[$($free:ident: $free_bound:path),*] {
+            $($(#[$note:meta])* $i:literal $key:ident: $part:ty,)*
+        }
+    ) => {
+        $(#[$doc])*
+        pub struct $view<A: crate::views::Access, $($p: $bound),*> {
+            $($(#[$note])* pub $key: <$part as crate::views::Views>::View<A>,)*
+        }
+        impl<A: crate::views::Access, $($p: $bound),*> crate::views::FromArenas<A> for $view<A, $($p),*> {
+            fn from_arenas(mut arenas: crate::views::Arenas<A>) -> Self {
+                Self { $($key: arenas.child($i),)* }
+            }
+        }
+        impl<$($p: $bound,)* $($free: $free_bound),*> crate::views::Views for $own<$($arg),*> {
+            type View<A: crate::views::Access> = $view<A, $($p),*>;
         }
     };
 }
@@ -46,6 +83,7 @@ pub(crate) mod pool;
 pub(crate) mod rope;
 pub(crate) mod self_attention;
 pub(crate) mod softmax;
+pub(crate) mod transformer;
 pub(crate) mod wrap;
 
 use crate::Text;

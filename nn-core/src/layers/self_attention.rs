@@ -4,7 +4,7 @@ use nn_kernels::Device;
 use nn_kernels::ops::{AttentionGradients, AttentionSpec, Block, LinearSpec, RopeSpec, Strides, Unary};
 
 use crate::ctx::Ctx;
-use crate::dims::{Dim, Dims, Extent, Over, Plus, Times};
+use crate::dims::{Dim, Dims, Extent, Plus, Times};
 use crate::fault::{Input, Rule, label_with_defaults, one_real};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
@@ -13,9 +13,10 @@ use crate::layers::elementwise::Identity;
 use crate::layers::linear::{LinearActOf, No, Switch, Yes};
 use crate::layers::{product, rows_of};
 use crate::real::MaybeReal;
-use crate::signature::{Sig, Signature};
+use crate::signature::{S1, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Child, Field, Leaf, Node, Piece, Role};
+use crate::views::{Access, Arenas, FromArenas, TensorView, Views};
 use crate::{C, Size, Text, layer};
 
 /// Self-attention of S tokens as a block: projections to queries, keys and values, attention in H heads of D values, and
@@ -42,7 +43,7 @@ use crate::{C, Size, Text, layer};
 ///     "`SelfAttention<128, 64, 4, 3>` can't exist: 4 query heads can't share 3 heads of keys and values"
 /// );
 /// ```
-#[layer]
+#[layer(own_views)]
 pub struct SelfAttention<
     const S: usize,
     const DIM: usize,
@@ -67,13 +68,13 @@ pub struct SelfAttention<
 ///     "shape mismatch: `CausalSelfAttention<128, 64, 4>` takes [128, 64], but it is given [128, 60]"
 /// );
 /// ```
-#[layer]
+#[layer(own_views)]
 pub struct CausalSelfAttention<const S: usize, const DIM: usize, const H: usize>;
 
 type Gpt2<S, DIM, H> = SelfAttentionOf<S, DIM, H, H, C<0>, Yes, No, No, Yes, Yes>;
 
 delegate! {
-    CausalSelfAttentionOf<S: Dim, DIM: Dim, H: Dim> => Gpt2<S, DIM, H>
+    leaf CausalSelfAttentionOf<S: Dim, DIM: Dim, H: Dim> => Gpt2<S, DIM, H>
 }
 
 /// Heads of the queries, of keys and values, and values in a head.
@@ -99,8 +100,67 @@ impl Heads {
     }
 }
 
-type Proj<DIM, H, KV, D, BIAS> = LinearActOf<DIM, Times<Plus<H, Plus<KV, KV>>, D>, Identity, BIAS>;
-type Out<DIM, H, D, BIAS> = LinearActOf<Times<H, D>, DIM, Identity, BIAS>;
+/// How many values a head of [`SelfAttention`] has: D, or DIM/H if that is 0.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadDim<DIM, H, D>(std::marker::PhantomData<(DIM, H, D)>);
+impl<DIM: Dim, H: Dim, D: Dim> Dim for HeadDim<DIM, H, D> {
+    const EXTENT: Extent = if D::N == 0 { DIM::EXTENT.over(H::EXTENT) } else { D::EXTENT };
+}
+
+type Proj<DIM, H, KV, D, BIAS> =
+    LinearActOf<DIM, Times<Plus<H, Plus<KV, KV>>, HeadDim<DIM, H, D>>, Identity, BIAS>;
+type Out<DIM, H, D, BIAS> = LinearActOf<Times<H, HeadDim<DIM, H, D>>, DIM, Identity, BIAS>;
+
+/// The parameters of a [`SelfAttention`].
+pub struct SelfAttentionView<A: Access, DIM: Dim, H: Dim, KV: Dim, D: Dim, BIAS: Switch, OBIAS: Switch> {
+    /// The projections to queries, keys and values, one under the other.
+    pub qkv: <Proj<DIM, H, KV, D, BIAS> as Views>::View<A>,
+    /// The projection back.
+    pub o_proj: <Out<DIM, H, D, OBIAS> as Views>::View<A>,
+    /// The gain of the queries' norm, if there is one.
+    pub q_norm: Option<TensorView<A, S1<HeadDim<DIM, H, D>>>>,
+    /// The gain of the keys' norm, if there is one.
+    pub k_norm: Option<TensorView<A, S1<HeadDim<DIM, H, D>>>>,
+}
+
+impl<A: Access, DIM: Dim, H: Dim, KV: Dim, D: Dim, BIAS: Switch, OBIAS: Switch> FromArenas<A>
+    for SelfAttentionView<A, DIM, H, KV, D, BIAS, OBIAS>
+{
+    fn from_arenas(mut arenas: Arenas<A>) -> Self {
+        let norms = arenas.children() > 2;
+        Self {
+            qkv: arenas.child(0),
+            o_proj: arenas.child(1),
+            q_norm: norms.then(|| arenas.child::<Gain<A, _>>(2).0),
+            k_norm: norms.then(|| arenas.child::<Gain<A, _>>(3).0),
+        }
+    }
+}
+
+/// A gain as a part of its own.
+struct Gain<A: Access, N: Dim>(TensorView<A, S1<N>>);
+impl<A: Access, N: Dim> FromArenas<A> for Gain<A, N> {
+    fn from_arenas(mut arenas: Arenas<A>) -> Self {
+        Self(arenas.leaf("weight").expect("a norm has a gain"))
+    }
+}
+
+impl<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS> Views
+    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
+where
+    S: Dim,
+    DIM: Dim,
+    H: Dim,
+    KV: Dim,
+    D: Dim,
+    CAUSAL: Switch,
+    ROPE: MaybeReal,
+    NORM: MaybeReal,
+    BIAS: Switch,
+    OBIAS: Switch,
+{
+    type View<A: Access> = SelfAttentionView<A, DIM, H, KV, D, BIAS, OBIAS>;
+}
 
 impl<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
     SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
@@ -116,7 +176,7 @@ where
     BIAS: Switch,
     OBIAS: Switch,
 {
-    const HEAD: Extent = if D::N == 0 { DIM::EXTENT.over(H::EXTENT) } else { D::EXTENT };
+    const HEAD: Extent = <HeadDim<DIM, H, D> as Dim>::EXTENT;
     const HEADS: Heads = Heads {
         q: H::N,
         kv: KV::N,
@@ -138,14 +198,8 @@ where
         Child::new("q_norm", &Self::GAINS),
         Child::new("k_norm", &Self::GAINS),
     ];
-    const PROJ: &'static Node = match D::N {
-        0 => Proj::<DIM, H, KV, Over<DIM, H>, BIAS>::TREE,
-        _ => Proj::<DIM, H, KV, D, BIAS>::TREE,
-    };
-    const OUT: &'static Node = match D::N {
-        0 => Out::<DIM, H, Over<DIM, H>, OBIAS>::TREE,
-        _ => Out::<DIM, H, D, OBIAS>::TREE,
-    };
+    const PROJ: &'static Node = Proj::<DIM, H, KV, D, BIAS>::TREE;
+    const OUT: &'static Node = Out::<DIM, H, D, OBIAS>::TREE;
 
     /// What is wrong with it, whatever it is given.
     const fn wrong(label: &Text) -> Option<Rule> {
@@ -169,10 +223,11 @@ where
         }
     }
 
-    const fn rule(label: &Text, given: &Sig) -> Rule {
+    pub(super) const fn rule<X: Signature>(label: &Text) -> Rule {
         if let Some(rule) = Self::wrong(label) {
             return rule;
         }
+        let given = &X::SIG;
         let dims = match one_real(label, &[], given) {
             Input::Done(rule) => return rule,
             Input::Tensor(dims) => dims,
@@ -276,7 +331,7 @@ where
     BIAS: Switch,
     OBIAS: Switch,
 {
-    const RULE: Rule = Self::rule(&<Self as Params>::LABEL, &X::SIG);
+    const RULE: Rule = Self::rule::<X>(&<Self as Params>::LABEL);
     const KEEPS_X: bool = true;
     // Queries, keys and values as attention saw them, what it gave, and its sums; queries and keys before their norm, and that's.
     const SAVED: Size = each(&X::SIG, Self::HEADS.width())

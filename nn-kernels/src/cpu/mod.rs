@@ -34,6 +34,7 @@ mod optim;
 mod patches;
 mod pool;
 mod random;
+mod recurrent;
 mod softmax;
 mod table;
 

@@ -90,6 +90,8 @@ layers! {
     swiglu_feed_forward: SwiGLUFeedForward<33, 80>, T![17, 33];
     feed_forward_gelu: FeedForwardGELU<33, 80>, T![17, 33];
     feed_forward_sigmoid: FeedForward<33, 80, Sigmoid>, T![17, 33];
+    pos_embed: PosEmbed<37, 102>, T![37, 102];
+    sinusoidal_pos_add: SinusoidalPosAdd<37, 102>, T![37, 102];
     add: Add, (T![37, 101], T![37, 101]);
     mul: Mul, (T![37, 101], T![37, 101]);
     softmax: Softmax, T![19, 203];

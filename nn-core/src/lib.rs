@@ -61,6 +61,7 @@ pub use layers::layout::*;
 pub use layers::linear::*;
 pub use layers::norm::*;
 pub use layers::pool::*;
+pub use layers::position::*;
 pub use layers::rope::*;
 pub use layers::softmax::*;
 pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};

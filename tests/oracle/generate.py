@@ -508,6 +508,29 @@ def _(c):
     c.run(lambda ids, weight: F.linear(F.embedding(ids, weight), weight), ids, params={"weight": c.randn(7, 5)})
 
 
+@case("pos_embed")
+def _(c):
+    c.say("learned positions added: x [3, 5, 6] plus a table [5, 6]", S=5, D=6)
+    c.run(lambda x, weight: x + F.embedding(torch.arange(5), weight), c.randn(3, 5, 6), params={"weight": c.randn(5, 6)})
+
+
+def sinusoidal_case(name, batch, positions, dim, theta):
+    @case(name)
+    def _(c):
+        c.say(
+            f"x [{batch}, {positions}, {dim}]; y[2j] = x + sin(t * {theta}^(-2j/{dim})), y[2j+1] = x + cos of the same, t from 0",
+            S=positions, D=dim, theta=theta,
+        )
+        table = [
+            [(math.sin, math.cos)[i % 2](t * theta ** (-(i - i % 2) / dim)) for i in range(dim)] for t in range(positions)
+        ]
+        c.run(lambda x: x + torch.tensor(table, dtype=torch.float64), c.randn(batch, positions, dim))
+
+
+sinusoidal_case("sinusoidal_pos_add", 3, 5, 8, 10000.0)
+sinusoidal_case("sinusoidal_pos_add_theta100", 2, 7, 6, 100.0)
+
+
 def rope_case(name, batch, positions, heads, dim, theta=10000.0, offset=0, rotated=None, interleaved=False):
     @case(name)
     def _(c):

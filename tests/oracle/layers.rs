@@ -207,6 +207,10 @@ cases! {
     glu_feed_forward: GLUFeedForward<6, 7>, T![6], terms = 14;
     feed_forward_gelu: FeedForwardGELU<6, 16>, T![3, 6], terms = 16;
 
+    pos_embed: PosEmbed<5, 6>, T![..5, 6], terms = 3;
+    sinusoidal_pos_add: SinusoidalPosAdd<5, 8>, T![5, 8];
+    sinusoidal_pos_add_theta100: SinusoidalPosAdd<7, 6, Sci<1, 2>>, T![7, 6];
+
     softmax: Softmax, T![7];
     softmax_tokens: Softmax, T![4, 5];
     softmax_offset: Softmax, T![6];

@@ -12,6 +12,7 @@ pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod pool;
+pub(crate) mod position;
 pub(crate) mod rope;
 pub(crate) mod softmax;
 
@@ -221,6 +222,8 @@ mod tests {
             SwiGLU<4>, GeGLU<0>, GLU<2>, GatedAct<{ usize::MAX - 1 }, Tanh>, FeedForwardGELU<4, 4>,
             FeedForward<4, { usize::MAX - 1 }, ReLU>, SwiGLUFeedForward<4, 4>, GeGLUFeedForward<0, 4>,
             GLUFeedForward<4, { usize::MAX - 1 }>, GatedFeedForward<{ usize::MAX - 1 }, 4, Tanh>,
+            PosEmbed<4, 4>, PosEmbed<0, 4>, PosEmbed<4, { usize::MAX - 1 }>, SinusoidalPosAdd<4, 4>,
+            SinusoidalPosAdd<4, 3>, SinusoidalPosAdd<{ usize::MAX - 1 }, 4>, SinusoidalPosAdd<4, 0>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

@@ -92,6 +92,7 @@ layers! {
     feed_forward_sigmoid: FeedForward<33, 80, Sigmoid>, T![17, 33];
     pos_embed: PosEmbed<37, 102>, T![37, 102];
     sinusoidal_pos_add: SinusoidalPosAdd<37, 102>, T![37, 102];
+    lora_linear: LoRALinear<96, 130, 5, Sci<2, 0>>, T![17, 96];
     add: Add, (T![37, 101], T![37, 101]);
     mul: Mul, (T![37, 101], T![37, 101]);
     softmax: Softmax, T![19, 203];

@@ -59,6 +59,7 @@ pub use layers::feed_forward::*;
 pub use layers::gated::*;
 pub use layers::layout::*;
 pub use layers::linear::*;
+pub use layers::lora::*;
 pub use layers::norm::*;
 pub use layers::pool::*;
 pub use layers::position::*;

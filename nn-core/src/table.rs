@@ -1,5 +1,7 @@
 //! The parameters of a model as a flat table, made once when the model is.
 
+use std::ops::Range;
+
 use nn_kernels::philox::Philox;
 
 use crate::dims::Dims;
@@ -131,13 +133,18 @@ struct Place {
 
 fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
     for (i, leaf) in node.leaves.iter().enumerate() {
-        let is_state = leaf.role == Role::State;
+        let is_state = leaf.role.in_state();
         all.push(Parameter {
             path: join(&at.path, leaf.name),
             dims: leaf.dims,
             role: leaf.role,
             stored: leaf.stored,
-            init: choose(leaf.init, leaf.role, at.init.or(if leaf.decided { None } else { at.model })),
+            init: choose(
+                leaf.init,
+                leaf.role,
+                leaf.dims.rank(),
+                at.init.or(if leaf.decided { None } else { at.model }),
+            ),
             in_state: is_state,
             offset: if is_state { at.state } else { at.params } + node.leaf_offset(i),
         });
@@ -173,14 +180,36 @@ fn join(path: &str, name: &str) -> String {
 }
 
 /// What a parameter starts as, given an initialiser that replaces the layer's own.
-fn choose(own: Init, role: Role, replaced: Option<Init>) -> Init {
+fn choose(own: Init, role: Role, rank: usize, replaced: Option<Init>) -> Init {
+    // A frozen one starts as what it is besides.
+    let role = match role {
+        Role::Frozen if rank > 1 => Role::Weight,
+        Role::Frozen => Role::Bias,
+        other => other,
+    };
     match (replaced, role) {
         (None, _) | (_, Role::State) => own,
         (Some(Init::Constant(c)), _) => Init::Constant(c),
         (Some(init), Role::Weight) => init,
         (Some(_), Role::Bias) => Init::Constant(0.0),
-        (Some(_), Role::Scale) => own,
+        (Some(_), Role::Scale | Role::Frozen) => own,
     }
+}
+
+/// The stretches of the state arena, `len` elements long, that a call may change: all but what is frozen.
+pub(crate) fn changing(parameters: &[Parameter], len: usize) -> Vec<Range<usize>> {
+    let mut starts: Vec<_> =
+        parameters.iter().filter(|p| p.in_state).map(|p| (p.offset, p.role == Role::State)).collect();
+    starts.sort_unstable();
+    let mut stretches: Vec<Range<usize>> = Vec::new();
+    for (i, (start, _)) in starts.iter().enumerate().filter(|(_, (_, changes))| *changes) {
+        let end = starts.get(i + 1).map_or(len, |next| next.0);
+        match stretches.last_mut() {
+            Some(last) if last.end == *start => last.end = end,
+            _ => stretches.push(*start..end),
+        }
+    }
+    stretches
 }
 
 /// The stretches of the parameter arena, neighbours that are treated alike in one.

@@ -275,6 +275,38 @@ def _(c):
     c.run(net, c.randn(2, 3, 6), params=params)
 
 
+# Fine-tuning by a matrix of low rank
+
+
+def lora_case(name, lead, fan_in, fan_out, rank, scale, bias=True):
+    @case(name)
+    def _(c):
+        c.say(
+            f"LoRA: linear(x, weight, bias) + {scale} * linear(linear(x, lora_A), lora_B), weight and bias frozen: "
+            f"x {[*lead, fan_in]}, OUT {fan_out}, R {rank}",
+            IN=fan_in, OUT=fan_out, R=rank, scale=scale, bias=bias,
+        )
+        weight, b = c.randn(fan_out, fan_in), c.randn(fan_out) if bias else None
+        c.put("state.weight", weight)
+        if bias:
+            c.put("state.bias", b)
+        params = {"lora_A.weight": c.randn(rank, fan_in), "lora_B.weight": c.randn(fan_out, rank)}
+        c.run(
+            lambda x, lora_A_weight, lora_B_weight: F.linear(x, weight, b)
+            + scale * F.linear(F.linear(x, lora_A_weight), lora_B_weight),
+            c.randn(*lead, fan_in),
+            params=params,
+        )
+        c.put("state_after.weight", weight)
+        if bias:
+            c.put("state_after.bias", b)
+
+
+lora_case("lora_linear", [3], 7, 5, 2, 1.5)
+lora_case("lora_linear_square", [2, 3], 4, 4, 4, 0.25)
+lora_case("lora_linear_nobias", [2, 3], 6, 5, 1, 2.0, bias=False)
+
+
 # Normalisation
 
 

@@ -211,6 +211,10 @@ cases! {
     sinusoidal_pos_add: SinusoidalPosAdd<5, 8>, T![5, 8];
     sinusoidal_pos_add_theta100: SinusoidalPosAdd<7, 6, Sci<1, 2>>, T![7, 6];
 
+    lora_linear: LoRALinear<7, 5, 2, Sci<15, -1>>, T![7], terms = 9;
+    lora_linear_square: LoRALinear<4, 4, 4, Sci<25, -2>>, T![3, 4], terms = 8;
+    lora_linear_nobias: LoRALinear<6, 5, 1, Sci<2, 0>, No>, T![3, 6], terms = 7;
+
     softmax: Softmax, T![7];
     softmax_tokens: Softmax, T![4, 5];
     softmax_offset: Softmax, T![6];

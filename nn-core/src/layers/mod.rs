@@ -10,6 +10,7 @@ pub(crate) mod feed_forward;
 pub(crate) mod gated;
 pub(crate) mod layout;
 pub(crate) mod linear;
+pub(crate) mod lora;
 pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod position;
@@ -224,6 +225,8 @@ mod tests {
             GLUFeedForward<4, { usize::MAX - 1 }>, GatedFeedForward<{ usize::MAX - 1 }, 4, Tanh>,
             PosEmbed<4, 4>, PosEmbed<0, 4>, PosEmbed<4, { usize::MAX - 1 }>, SinusoidalPosAdd<4, 4>,
             SinusoidalPosAdd<4, 3>, SinusoidalPosAdd<{ usize::MAX - 1 }, 4>, SinusoidalPosAdd<4, 0>,
+            LoRALinear<4, 4, 2, Sci<1, 0>>, LoRALinear<4, 0, 2, Sci<1, 0>, No>,
+            LoRALinear<4, 4, { usize::MAX - 1 }, Sci<1, 0>>, LoRALinear<{ usize::MAX - 1 }, 4, 4, Sci<1, 0>>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

@@ -93,6 +93,11 @@ layers! {
     pos_embed: PosEmbed<37, 102>, T![37, 102];
     sinusoidal_pos_add: SinusoidalPosAdd<37, 102>, T![37, 102];
     lora_linear: LoRALinear<96, 130, 5, Sci<2, 0>>, T![17, 96];
+    stop_grad: StopGrad, T![37, 101];
+    grad_gate: GradGate, T![37, 101];
+    hash_dropout: HashDropout<Sci<3, -1>>, T![37, 101];
+    rsample: RSample<101>, (T![37, 101], T![37, 101]);
+    rsample_tanh: RSampleTanh<101>, (T![37, 101], T![37, 101]);
     add: Add, (T![37, 101], T![37, 101]);
     mul: Mul, (T![37, 101], T![37, 101]);
     softmax: Softmax, T![19, 203];

@@ -307,6 +307,85 @@ lora_case("lora_linear_square", [2, 3], 4, 4, 4, 0.25)
 lora_case("lora_linear_nobias", [2, 3], 6, 5, 1, 2.0, bias=False)
 
 
+# Random numbers, as the crate documents them
+
+
+def philox4x32(counter, key):
+    """Philox4x32-10 of Salmon et al. 2011."""
+    low = 0xFFFFFFFF
+    a, b, c, d = counter
+    k0, k1 = key
+    for _ in range(10):
+        p, q = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (q >> 32) ^ b ^ k0, q & low, (p >> 32) ^ d ^ k1, p & low
+        k0, k1 = (k0 + 0x9E3779B9) & low, (k1 + 0xBB67AE85) & low
+    return a, b, c, d
+
+
+assert philox4x32((0, 0, 0, 0), (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+
+
+def normal_numbers(n):
+    """Those of the stream of seed 0, place 0, step 0, rank 0."""
+    numbers = []
+    for block in range((n + 1) // 2):
+        a, b, c, d = philox4x32((block, 0, 0, 0), (0, 0))
+        u, v = ((a | b << 32) >> 11) * 2.0**-53, ((c | d << 32) >> 11) * 2.0**-53
+        r, phi = math.sqrt(-2.0 * math.log(1.0 - u)), math.tau * v
+        numbers += [r * math.cos(phi), r * math.sin(phi)]
+    return torch.tensor(numbers[:n], dtype=torch.float64)
+
+
+def hash_words(n):
+    """Those of the stream of seed 0, place 0, step 0, rank 0: SplitMix64, keyed."""
+    low, step = 0xFFFFFFFFFFFFFFFF, 0x9E3779B97F4A7C15
+
+    def mix(z):
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & low
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & low
+        return z ^ (z >> 31)
+
+    key = mix(step)
+    for counter in (0, 0, 0):
+        key = mix((key ^ counter) + step & low)
+    return [mix(key + (i + 1) * step & low) >> 32 for i in range(n)]
+
+
+@case("hash_dropout")
+def _(c):
+    c.say("x [3, 20], kept and divided by 0.7 where the element's hash is at least 0.3 * 2^32", rate=0.3)
+    kept = [word >= round(0.3 * 2**32) for word in hash_words(60)]
+    mask = torch.tensor(kept, dtype=torch.float64).reshape(3, 20)
+    c.run(lambda x: x * mask / 0.7, c.randn(3, 20))
+
+
+def rsample_case(name, batch, n, squash, train=True):
+    @case(name)
+    def _(c):
+        c.say(
+            f"reparameterised Gaussian: x0 mean, x1 log_std, [{batch}, {n}], noise {'of Philox, seed 0' if train else 'zero'}"
+            + ("; y0 its tanh, y1 [B, 1] the log-density of that" if squash else ""),
+            N=n, squash=squash, train=train,
+        )
+        noise = normal_numbers(batch * n).reshape(batch, n) if train else torch.zeros(batch, n, dtype=torch.float64)
+
+        def sample(mean, log_std):
+            u = mean + torch.exp(log_std) * noise
+            if not squash:
+                return u
+            density = torch.distributions.Normal(mean, torch.exp(log_std)).log_prob(u)
+            jacobian = torch.distributions.transforms.TanhTransform().log_abs_det_jacobian(u, None)
+            return torch.tanh(u), (density - jacobian).sum(-1, keepdim=True)
+
+        c.run(sample, c.randn(batch, n), c.randn(batch, n, scale=0.5))
+
+
+rsample_case("rsample", 3, 5, False)
+rsample_case("rsample_infer", 3, 5, False, train=False)
+rsample_case("rsample_tanh", 3, 5, True)
+rsample_case("rsample_tanh_infer", 3, 5, True, train=False)
+
+
 # Normalisation
 
 

@@ -215,6 +215,12 @@ cases! {
     lora_linear_square: LoRALinear<4, 4, 4, Sci<25, -2>>, T![3, 4], terms = 8;
     lora_linear_nobias: LoRALinear<6, 5, 1, Sci<2, 0>, No>, T![3, 6], terms = 7;
 
+    hash_dropout: HashDropout<Sci<3, -1>>, T![20];
+    rsample: RSample<5>, (T![5], T![5]);
+    rsample_infer: RSample<5>, (T![5], T![5]), mode = Mode::Infer;
+    rsample_tanh: RSampleTanh<5>, (T![5], T![5]), terms = 5;
+    rsample_tanh_infer: RSampleTanh<5>, (T![5], T![5]), terms = 5, mode = Mode::Infer;
+
     softmax: Softmax, T![7];
     softmax_tokens: Softmax, T![4, 5];
     softmax_offset: Softmax, T![6];

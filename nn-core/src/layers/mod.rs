@@ -15,7 +15,9 @@ pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod position;
 pub(crate) mod rope;
+pub(crate) mod sample;
 pub(crate) mod softmax;
+pub(crate) mod stop_grad;
 
 use crate::Text;
 use crate::dims::{Dims, Extent, Impossible};
@@ -227,6 +229,8 @@ mod tests {
             SinusoidalPosAdd<4, 3>, SinusoidalPosAdd<{ usize::MAX - 1 }, 4>, SinusoidalPosAdd<4, 0>,
             LoRALinear<4, 4, 2, Sci<1, 0>>, LoRALinear<4, 0, 2, Sci<1, 0>, No>,
             LoRALinear<4, 4, { usize::MAX - 1 }, Sci<1, 0>>, LoRALinear<{ usize::MAX - 1 }, 4, 4, Sci<1, 0>>,
+            StopGrad, GradGate, HashDropout<Sci<1, -1>>, HashDropout<Sci<2, 0>>, RSample<4>, RSampleTanh<4>,
+            RSample<0>, RSampleTanh<{ usize::MAX - 1 }>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

@@ -98,6 +98,12 @@ layers! {
     hash_dropout: HashDropout<Sci<3, -1>>, T![37, 101];
     rsample: RSample<101>, (T![37, 101], T![37, 101]);
     rsample_tanh: RSampleTanh<101>, (T![37, 101], T![37, 101]);
+    lstm_cell: LSTMCell<96, 130>, (T![96], T![130], T![130]);
+    gru_cell: GRUCell<96, 130>, (T![96], T![130]);
+    lstm_seq: LSTMSeq<33, 70, 9>, T![9, 33];
+    lstm_seq_state: LSTMSeq<33, 70, 9>, (T![9, 33], T![70], T![70]);
+    gru_seq: GRUSeq<33, 70, 9>, T![9, 33];
+    gru_seq_state: GRUSeq<33, 70, 9>, (T![9, 33], T![70]);
     add: Add, (T![37, 101], T![37, 101]);
     mul: Mul, (T![37, 101], T![37, 101]);
     softmax: Softmax, T![19, 203];

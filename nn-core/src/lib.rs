@@ -63,6 +63,7 @@ pub use layers::lora::*;
 pub use layers::norm::*;
 pub use layers::pool::*;
 pub use layers::position::*;
+pub use layers::recurrent::*;
 pub use layers::rope::*;
 pub use layers::sample::*;
 pub use layers::softmax::*;

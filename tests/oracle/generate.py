@@ -386,6 +386,67 @@ rsample_case("rsample_tanh", 3, 5, True)
 rsample_case("rsample_tanh_infer", 3, 5, True, train=False)
 
 
+# Recurrence
+
+
+def cell_case(name, kind, batch, fan_in, hidden):
+    @case(name)
+    def _(c):
+        lstm = kind == "lstm"
+        gates = "i, f, g, o" if lstm else "r, z, n, b_hn within the reset product"
+        c.say(f"PyTorch's {kind.upper()}Cell: gates {gates}; x [{batch}, {fan_in}], states of {hidden}", IN=fan_in, HID=hidden)
+
+        def step(x, h, *cell, weight_ih, weight_hh, bias_ih, bias_hh):
+            if lstm:
+                return torch._VF.lstm_cell(x, (h, *cell), weight_ih, weight_hh, bias_ih, bias_hh)
+            return torch._VF.gru_cell(x, h, weight_ih, weight_hh, bias_ih, bias_hh)
+
+        states = [c.randn(batch, hidden) for _ in range(2 if lstm else 1)]
+        c.run(step, c.randn(batch, fan_in), *states, params=recurrent_params(c, kind, fan_in, hidden, ""))
+
+
+def recurrent_params(c, kind, fan_in, hidden, suffix):
+    wide = (4 if kind == "lstm" else 3) * hidden
+    return {
+        f"weight_ih{suffix}": c.randn(wide, fan_in, scale=0.5), f"weight_hh{suffix}": c.randn(wide, hidden, scale=0.5),
+        f"bias_ih{suffix}": c.randn(wide, scale=0.5), f"bias_hh{suffix}": c.randn(wide, scale=0.5),
+    }
+
+
+def sequence_case(name, kind, batch, steps, fan_in, hidden, state=False):
+    @case(name)
+    def _(c):
+        lstm = kind == "lstm"
+        c.say(
+            f"PyTorch's {kind.upper()}, one layer, batch first: x [{batch}, {steps}, {fan_in}], states of {hidden}, "
+            + ("from the state given and giving the last" if state else "from zero"),
+            IN=fan_in, HID=hidden, T=steps, state=state,
+        )
+
+        def run(x, *states, **weights):
+            start = states or [torch.zeros(batch, hidden, dtype=torch.float64)] * (2 if lstm else 1)
+            start = [s.unsqueeze(0) for s in start]
+            flat = [weights[f"{w}_l0"] for w in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+            options = (True, 1, 0.0, True, False, True)
+            if lstm:
+                y, *last = torch._VF.lstm(x, tuple(start), flat, *options)
+            else:
+                y, *last = torch._VF.gru(x, start[0], flat, *options)
+            return (y, *(s.squeeze(0) for s in last)) if state else y
+
+        states = [c.randn(batch, hidden) for _ in range(2 if lstm else 1)] if state else []
+        params = recurrent_params(c, kind, fan_in, hidden, "_l0")
+        c.run(run, c.randn(batch, steps, fan_in), *states, params=params)
+
+
+for kind in ("lstm", "gru"):
+    cell_case(f"{kind}_cell", kind, 3, 4, 5)
+    cell_case(f"{kind}_cell_square", kind, 2, 3, 3)
+    sequence_case(f"{kind}_seq", kind, 3, 6, 4, 5)
+    sequence_case(f"{kind}_seq_square", kind, 3, 3, 3, 3)
+    sequence_case(f"{kind}_seq_state", kind, 2, 4, 3, 5, state=True)
+
+
 # Normalisation
 
 

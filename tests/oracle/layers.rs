@@ -221,6 +221,17 @@ cases! {
     rsample_tanh: RSampleTanh<5>, (T![5], T![5]), terms = 5;
     rsample_tanh_infer: RSampleTanh<5>, (T![5], T![5]), terms = 5, mode = Mode::Infer;
 
+    lstm_cell: LSTMCell<4, 5>, (T![4], T![5], T![5]), terms = 20;
+    lstm_cell_square: LSTMCell<3, 3>, (T![3], T![3], T![3]), terms = 12;
+    lstm_seq: LSTMSeq<4, 5, 6>, T![6, 4], terms = 20;
+    lstm_seq_square: LSTMSeq<3, 3, 3>, T![3, 3], terms = 12;
+    lstm_seq_state: LSTMSeq<3, 5, 4>, (T![4, 3], T![5], T![5]), terms = 20;
+    gru_cell: GRUCell<4, 5>, (T![4], T![5]), terms = 15;
+    gru_cell_square: GRUCell<3, 3>, (T![3], T![3]), terms = 9;
+    gru_seq: GRUSeq<4, 5, 6>, T![6, 4], terms = 18;
+    gru_seq_square: GRUSeq<3, 3, 3>, T![3, 3], terms = 9;
+    gru_seq_state: GRUSeq<3, 5, 4>, (T![4, 3], T![5]), terms = 15;
+
     softmax: Softmax, T![7];
     softmax_tokens: Softmax, T![4, 5];
     softmax_offset: Softmax, T![6];

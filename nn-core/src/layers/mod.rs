@@ -14,6 +14,7 @@ pub(crate) mod lora;
 pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod position;
+pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod sample;
 pub(crate) mod softmax;
@@ -231,6 +232,8 @@ mod tests {
             LoRALinear<4, 4, { usize::MAX - 1 }, Sci<1, 0>>, LoRALinear<{ usize::MAX - 1 }, 4, 4, Sci<1, 0>>,
             StopGrad, GradGate, HashDropout<Sci<1, -1>>, HashDropout<Sci<2, 0>>, RSample<4>, RSampleTanh<4>,
             RSample<0>, RSampleTanh<{ usize::MAX - 1 }>,
+            LSTMCell<4, 4>, LSTMCell<0, 4>, GRUCell<4, { usize::MAX - 1 }>, LSTMSeq<4, 4, 4>, GRUSeq<4, 4, 0>,
+            GRUSeq<4, { usize::MAX - 1 }, 4>, LSTMSeq<4, 4, { usize::MAX - 1 }>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

@@ -46,7 +46,8 @@ pub trait Layer<X: Signature>: Params {
     const VJP_SCRATCH: Size = Size::ZERO;
     /// Multiply-adds of one sample's forward pass.
     const MACS: usize = 0;
-    /// How many places it has: leaves, each with random numbers of its own.
+    /// How many places it has: leaves, each with random numbers of its own. A layer that gives its input as it is may have
+    /// none; then it must not [describe](Module::describe) itself either.
     const PLACES: u32 = 1;
 }
 

@@ -78,11 +78,16 @@ pub(crate) mod feed_forward;
 pub(crate) mod gated;
 pub(crate) mod layout;
 pub(crate) mod linear;
+pub(crate) mod lora;
 pub(crate) mod norm;
 pub(crate) mod pool;
+pub(crate) mod position;
+pub(crate) mod recurrent;
 pub(crate) mod rope;
+pub(crate) mod sample;
 pub(crate) mod self_attention;
 pub(crate) mod softmax;
+pub(crate) mod stop_grad;
 pub(crate) mod transformer;
 pub(crate) mod wrap;
 
@@ -299,6 +304,14 @@ mod tests {
             SwiGLU<4>, GeGLU<0>, GLU<2>, GatedAct<{ usize::MAX - 1 }, Tanh>, FeedForwardGELU<4, 4>,
             FeedForward<4, { usize::MAX - 1 }, ReLU>, SwiGLUFeedForward<4, 4>, GeGLUFeedForward<0, 4>,
             GLUFeedForward<4, { usize::MAX - 1 }>, GatedFeedForward<{ usize::MAX - 1 }, 4, Tanh>,
+            PosEmbed<4, 4>, PosEmbed<0, 4>, PosEmbed<4, { usize::MAX - 1 }>, SinusoidalPosAdd<4, 4>,
+            SinusoidalPosAdd<4, 3>, SinusoidalPosAdd<{ usize::MAX - 1 }, 4>, SinusoidalPosAdd<4, 0>,
+            LoRALinear<4, 4, 2, Sci<1, 0>>, LoRALinear<4, 0, 2, Sci<1, 0>, No>,
+            LoRALinear<4, 4, { usize::MAX - 1 }, Sci<1, 0>>, LoRALinear<{ usize::MAX - 1 }, 4, 4, Sci<1, 0>>,
+            StopGrad, GradGate, HashDropout<Sci<1, -1>>, HashDropout<Sci<2, 0>>, RSample<4>, RSampleTanh<4>,
+            RSample<0>, RSampleTanh<{ usize::MAX - 1 }>,
+            LSTMCell<4, 4>, LSTMCell<0, 4>, GRUCell<4, { usize::MAX - 1 }>, LSTMSeq<4, 4, 4>, GRUSeq<4, 4, 0>,
+            GRUSeq<4, { usize::MAX - 1 }, 4>, LSTMSeq<4, 4, { usize::MAX - 1 }>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

@@ -153,6 +153,7 @@ pub use nn_macros::layer;
 /// * `prefix = "bert." => "encoder."`: what begins so in the file begins so in the model; `prefix = "bert."` takes it off;
 /// * `only = "encoder"`: only the parameters at or below this path are compared;
 /// * `may_lack = "encoder.pooler"`: those may be missing;
+/// * `transposed = "h"`: the file has the matrices at or below this path the other way round, as GPT-2's `Conv1D`;
 /// * `dtype = F32`: the parameters have this type, and not just one of `F64`, `F32`, `F16` and `BF16`, which can be
 ///   converted.
 ///

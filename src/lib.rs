@@ -5,7 +5,7 @@
 //! * Declaring models: [`module`](macro@module), [`sequential!`], [`T!`], [`layer`](macro@layer).
 //! * Parameters by path, or as typed fields: [`Weights::get`], [`Weights::view`].
 //! * Running them: [`Model`], or [`Weights`] and [`Workspace`] where threads share one set of weights.
-//! * Checkpoints: [`Model::save`], [`Model::load`], [`Model::load_partial`], [`checkpoint!`].
+//! * Checkpoints: [`Model::save`], [`Model::load`], [`Model::load_partial`], [`checkpoint!`]; [`porting`] from PyTorch.
 //! * Training: [`Loss`], [`Optimizer`], [`Schedule`], [`Batches`], [`Initialiser`].
 //! * Writing a layer: [`Params`], [`Layer`], [`Module`], and [`check`] to test it.
 //! * Shapes: [`Dim`], [`Signature`], [`Sig`], [`Rule`], [`Fault`].
@@ -192,3 +192,6 @@ pub use nn_macros::layer;
 /// checkpoint!("examples/minilm/model.header.json" as Embeddings, prefix = "embeddings.", extra = allow);
 /// ```
 pub use nn_macros::checkpoint;
+
+#[doc = include_str!("../docs/porting.md")]
+pub mod porting {}

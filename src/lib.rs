@@ -5,7 +5,7 @@
 //! * Declaring models: [`module`](macro@module), [`sequential!`], [`T!`], [`layer`](macro@layer).
 //! * Parameters by path, or as typed fields: [`Weights::get`], [`Weights::view`].
 //! * Running them: [`Model`], or [`Weights`] and [`Workspace`] where threads share one set of weights.
-//! * Checkpoints: [`Model::save`], [`Model::load`], [`Model::load_partial`], [`checkpoint!`].
+//! * Checkpoints: [`Model::save`], [`Model::load`], [`Model::load_partial`], [`checkpoint!`]; [`porting`] from PyTorch.
 //! * Training: [`Loss`], [`Optimizer`], [`Schedule`], [`Batches`], [`Initialiser`].
 //! * Writing a layer: [`Params`], [`Layer`], [`Module`], and [`check`] to test it.
 //! * Shapes: [`Dim`], [`Signature`], [`Sig`], [`Rule`], [`Fault`].
@@ -153,6 +153,7 @@ pub use nn_macros::layer;
 /// * `prefix = "bert." => "encoder."`: what begins so in the file begins so in the model; `prefix = "bert."` takes it off;
 /// * `only = "encoder"`: only the parameters at or below this path are compared;
 /// * `may_lack = "encoder.pooler"`: those may be missing;
+/// * `transposed = "h"`: the file has the matrices at or below this path the other way round, as GPT-2's `Conv1D`;
 /// * `dtype = F32`: the parameters have this type, and not just one of `F64`, `F32`, `F16` and `BF16`, which can be
 ///   converted.
 ///
@@ -191,3 +192,6 @@ pub use nn_macros::layer;
 /// checkpoint!("examples/minilm/model.header.json" as Embeddings, prefix = "embeddings.", extra = allow);
 /// ```
 pub use nn_macros::checkpoint;
+
+#[doc = include_str!("../docs/porting.md")]
+pub mod porting {}

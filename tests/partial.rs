@@ -228,6 +228,58 @@ fn conversions_are_reported_and_exact() {
     }
 }
 
+#[module]
+struct Conv1D {
+    wte: Embedding<3, 2>,
+    #[fused("h.q", "h.k")]
+    qk: Linear<2, 6>,
+    #[rename = "h.square"]
+    square: Linear<6, 6>,
+}
+#[module]
+impl Conv1D {
+    fn forward(&self, ids: Ids<T![]>) -> T![6] {
+        self.square(self.qk(self.wte(ids)))
+    }
+}
+
+checkpoint!("tests/headers/conv1d.json" as Conv1D, transposed = "h");
+
+#[test]
+fn matrices_that_are_the_other_way_round_are_turned() {
+    let source = Weights::<Conv1D, Cpu<f32>>::new(Cpu::default(), 7).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gpt2.safetensors");
+    // Linear's [OUT, IN] as Conv1D's [IN, OUT]; neither the table nor what has one axis.
+    let tensors: Vec<Raw> = source
+        .parameters()
+        .iter()
+        .map(|p| {
+            let (mut values, mut shape) = (source.get(&p.path).unwrap(), p.dims.to_vec());
+            if p.path.starts_with("h.") && shape.len() == 2 {
+                let (out, inputs) = (shape[0], shape[1]);
+                values = (0..inputs * out).map(|i| values[(i % out) * inputs + i / out]).collect();
+                shape.reverse();
+            }
+            (p.path.clone(), Dtype::F32, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+        })
+        .collect();
+    let views = tensors
+        .iter()
+        .map(|(name, dtype, shape, data)| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
+    std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+    let mut loaded = Weights::<Conv1D, Cpu<f32>>::new(Cpu::default(), 8).unwrap();
+    assert!(loaded.load_partial(&path, &Partial::new().transposed("h.")).unwrap().is_exact());
+    for p in source.parameters() {
+        assert_eq!(loaded.get(&p.path).unwrap(), source.get(&p.path).unwrap(), "{}", p.path);
+    }
+    let error = loaded.load_partial(&path, &Partial::new()).unwrap_err().to_string();
+    assert!(error.contains("misshapen  h.q.weight: the model has [3, 2], the file [2, 3]"), "{error}");
+    assert!(!error.contains("wte"), "{error}");
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/headers/conv1d.json");
+    assert_eq!(header_json(&path).unwrap(), std::fs::read_to_string(golden).unwrap());
+}
+
 #[test]
 fn a_checkpoint_for_resuming_is_as_good_as_another() {
     let folder = tempfile::tempdir().unwrap();

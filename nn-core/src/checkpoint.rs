@@ -240,16 +240,25 @@ fn read<M: Declared, D: Device>(
             report.missing.push((p.path.clone(), near));
             continue;
         };
-        if tensor.shape() != p.dims.to_vec() {
-            report.misshapen.push((p.path.clone(), p.dims.to_vec(), tensor.shape().to_vec()));
+        let turns = partial.is_some_and(|partial| partial.turns(p));
+        let mut shape = p.dims.to_vec();
+        if turns {
+            shape.reverse();
+        }
+        if tensor.shape() != shape {
+            report.misshapen.push((p.path.clone(), shape, tensor.shape().to_vec()));
             continue;
         }
-        let Some(values) = values(&tensor) else {
+        let Some(mut values) = values(&tensor) else {
             report.mistyped.push((p.path.clone(), format!("{:?}", tensor.dtype())));
             continue;
         };
         if tensor.dtype() != native::<D::Elem>() {
             report.converted.push((p.path.clone(), format!("{:?}", tensor.dtype())));
+        }
+        if turns {
+            let (rows, cols) = (p.dims.n(0), p.dims.n(1));
+            values = (0..values.len()).map(|i| values[i % cols * rows + i / cols]).collect();
         }
         all.push((i, values));
     }

@@ -30,6 +30,8 @@ pub struct Wanted {
     pub only: &'static [&'static str],
     /// Paths at or below which parameters may be missing.
     pub may_lack: &'static [&'static str],
+    /// Paths at or below which the file has matrices the other way round.
+    pub transposed: &'static [&'static str],
     /// The one type they may have; empty for all that can be converted.
     pub dtype: &'static str,
 }
@@ -48,7 +50,7 @@ pub struct Compared<const N: usize> {
     /// Nothing that is asked for is there.
     pub nothing: Option<Fault>,
     used: [bool; N],
-    /// Which paths of `only`, then of `may_lack`, are some parameter's.
+    /// Which paths of `only`, then of `may_lack` and `transposed`, are some parameter's.
     known: u64,
 }
 
@@ -170,7 +172,7 @@ pub const fn compare<const N: usize>(
 }
 
 impl<const N: usize> Compared<N> {
-    /// Whether the path `i`, of `only` and then `may_lack`, is some parameter's.
+    /// Whether the path `i`, of `only`, then `may_lack` and `transposed`, is some parameter's.
     pub const fn check_path(&self, i: usize, path: &str, wanted: &Wanted) -> Option<Fault> {
         if i >= 64 || self.known >> i & 1 == 1 {
             return None;
@@ -243,9 +245,12 @@ impl<const N: usize> Walk<'_, N> {
     const fn leaf(&mut self, path: &Text, state: u64, dims: &Dims) {
         let (path, wanted) = (path.as_str(), self.wanted);
         let (only, seen) = below(path, wanted.only);
-        self.known |= seen;
+        self.know(seen, 0);
         let (may_lack, seen) = below(path, wanted.may_lack);
-        self.known |= if wanted.only.len() < 64 { seen << wanted.only.len() } else { 0 };
+        self.know(seen, wanted.only.len());
+        let (turned, seen) = below(path, wanted.transposed);
+        self.know(seen, wanted.only.len() + wanted.may_lack.len());
+        let dims = if turned && dims.rank() == 2 { &Dims::new(&[dims.axis(1), dims.axis(0)]) } else { dims };
         if !wanted.only.is_empty() && !only {
             return;
         }
@@ -272,6 +277,13 @@ impl<const N: usize> Walk<'_, N> {
             self.mistyped.push(path, text.str("which can't be a parameter: those are F64, F32, F16 or BF16"));
         } else if !wanted.dtype.is_empty() && !same_str(wanted.dtype, entry.dtype) {
             self.mistyped.push(path, text.str("but ").str(wanted.dtype).str(" is asked for"));
+        }
+    }
+
+    /// Marks paths, of which the first has this number, as some parameter's.
+    const fn know(&mut self, seen: u64, first: usize) {
+        if first < 64 {
+            self.known |= seen << first;
         }
     }
 

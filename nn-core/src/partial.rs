@@ -26,6 +26,7 @@ pub struct Partial {
     prefixes: Vec<(String, String)>,
     only: Vec<String>,
     may_lack: Vec<String>,
+    transposed: Vec<String>,
 }
 
 impl Partial {
@@ -51,6 +52,18 @@ impl Partial {
     pub fn may_lack(mut self, path: &str) -> Self {
         self.may_lack.push(path.trim_end_matches('.').to_owned());
         self
+    }
+
+    /// The file has the matrices at or below this path the other way round, `[IN, OUT]`, as GPT-2's `Conv1D` and other
+    /// libraries than PyTorch have them. What has not two axes is as ever.
+    pub fn transposed(mut self, path: &str) -> Self {
+        self.transposed.push(path.trim_end_matches('.').to_owned());
+        self
+    }
+
+    /// Whether the file has this parameter the other way round.
+    pub(crate) fn turns(&self, p: &Parameter) -> bool {
+        p.dims.rank() == 2 && self.transposed.iter().any(|above| is_below(&p.path, above))
     }
 
     /// Whether a parameter is to be loaded.
@@ -81,7 +94,7 @@ impl Partial {
 
     /// Whether the paths are the model's.
     pub(crate) fn check(&self, parameters: &[Parameter]) -> Result<(), Error> {
-        for path in self.only.iter().chain(&self.may_lack) {
+        for path in self.only.iter().chain(&self.may_lack).chain(&self.transposed) {
             if !parameters.iter().any(|p| is_below(&p.path, path)) {
                 let paths = parameters.iter().flat_map(|p| {
                     let ends = p.path.match_indices('.').map(|(end, _)| end).chain([p.path.len()]);

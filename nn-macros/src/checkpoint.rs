@@ -16,6 +16,7 @@ struct Input {
     prefixes: Vec<(LitStr, String)>,
     only: Vec<LitStr>,
     may_lack: Vec<LitStr>,
+    transposed: Vec<LitStr>,
     extra: Extra,
     dtype: Option<Ident>,
 }
@@ -30,7 +31,7 @@ enum Extra {
 
 const FORM: &str = "write `checkpoint!(\"model.safetensors\" as Model)`";
 const OPTIONS: &str = "the options are `extra = deny`, `note` or `allow`, `prefix = \"file.\" => \"model.\"`, `only = \"path\"`, \
-                       `may_lack = \"path\"`, `dtype = F32`";
+                       `may_lack = \"path\"`, `transposed = \"path\"`, `dtype = F32`";
 
 fn expect<T: Parse>(input: ParseStream, else_say: &str) -> syn::Result<T> {
     let span = input.span();
@@ -47,6 +48,7 @@ impl Parse for Input {
             prefixes: Vec::new(),
             only: Vec::new(),
             may_lack: Vec::new(),
+            transposed: Vec::new(),
             extra: Extra::Deny,
             dtype: None,
         };
@@ -76,6 +78,7 @@ impl Parse for Input {
                     all.prefixes.push((file, model));
                 }
                 "only" => all.only.push(expect(input, OPTIONS)?),
+                "transposed" => all.transposed.push(expect(input, OPTIONS)?),
                 "may_lack" => all.may_lack.push(expect(input, OPTIONS)?),
                 "dtype" => {
                     let dtype: Ident = expect(input, OPTIONS)?;
@@ -161,6 +164,7 @@ impl Input {
         let order = order.into_iter().map(Literal::usize_unsuffixed);
         let path = |path: &LitStr| path.value().trim_end_matches('.').to_owned();
         let (only, may_lack) = (self.only.iter().map(path), self.may_lack.iter().map(path));
+        let transposed = self.transposed.iter().map(path);
         let dtype = self.dtype.as_ref().map(Ident::to_string).unwrap_or_default();
         let span = ends(&self.model);
         // What is no model is reported at its name, once.
@@ -171,7 +175,7 @@ impl Input {
         };
         let mut checks: Vec<_> =
             ["missing", "misshapen", "mistyped", "nothing"].map(|field| accept(span, field)).into();
-        for (i, literal) in self.only.iter().chain(&self.may_lack).enumerate() {
+        for (i, literal) in self.only.iter().chain(&self.may_lack).chain(&self.transposed).enumerate() {
             let (i, path) = (Literal::usize_unsuffixed(i), path(literal));
             checks.push(check(ends(literal), "accept", quote!(&COMPARED.check_path(#i, #path, &WANTED))));
         }
@@ -194,6 +198,7 @@ impl Input {
                     model: #part::LABEL,
                     only: &[#(#only),*],
                     may_lack: &[#(#may_lack),*],
+                    transposed: &[#(#transposed),*],
                     dtype: #dtype,
                 };
                 #[allow(long_running_const_eval, reason = "a file with thousands of tensors takes its time, and ends")]

@@ -60,6 +60,7 @@ pub struct KvCache<M: Declared, D: Device = Cpu<f32>> {
 }
 
 /// The longest sequence that a model takes; a fault if sequences can't be given to it piece by piece.
+#[allow(clippy::result_large_err, reason = "only the compiler ever holds one, and it can't box")]
 const fn context(label: &Text, takes: &Sig, causal: bool) -> Result<usize, Fault> {
     let text = Text::new().str("`").text(label).str("` can't go on with a sequence: ");
     let mut bound: Option<usize> = None;
@@ -194,7 +195,51 @@ impl<M: Declared, D: Device> std::fmt::Debug for KvCache<M, D> {
 #[cfg(test)]
 mod tests {
     use super::context;
-    use crate::{Ids, Signature, T, Text};
+    use crate::check::causal;
+    use crate::*;
+
+    sequential! {
+        Inner: [..7, 4] -> [..7, 4] = LinearReLU<4, 4>, RMSNorm<4>, Dropout<0.5>, Residual<DecoderBlock<7, 4, 2, 6>>
+    }
+
+    /// Both what a layer says and what it does.
+    fn both<M: Module<Cpu<f64>, X>, X: Signature>() -> [bool; 2] {
+        [M::CAUSAL, causal::<M, X>(1)]
+    }
+
+    #[test]
+    fn layers_that_say_that_they_can_go_on_can() {
+        type Four = T![..7, 4];
+        type Half = LlamaBlock<7, 4, 2, 1, 6>;
+        type Heads = SelfAttention<7, 4, 2, 1, 4, Yes, Sci<1, 4>, Sci<1, -6>>;
+        macro_rules! all {
+            ($expected:expr, $($layer:ty, $x:ty;)*) => {$(
+                assert_eq!(both::<$layer, $x>(), [$expected; 2], "{}", stringify!($layer));
+            )*};
+        }
+        all! {
+            true,
+            Linear<4, 3>, Four; GELU, Four; LayerNorm<4>, Four; RMSNorm<4>, Four; Softmax, Four; LogSoftmax, Four;
+            Add, (Four, Four); Dropout<Sci<1, -1>>, Four; Embedding<4, 3>, Ids<T![..7]>; TiedLinear<4, 5>, Four;
+            RoPE<7, 2, 2>, Four; RoPEInterleaved<7, 1, 4>, Four; PosEmbed<7, 4>, Four; SinusoidalPosAdd<7, 4>, Four;
+            SwiGLU<2>, Four; SwiGLUFeedForward<4, 6>, Four; FeedForwardGELU<4, 6>, Four; LoRALinear<4, 3, 2, Sci<1, 0>>, Four;
+            CausalAttention<7, 2, 2>, T![..7, 12]; MaskedAttention<7, 2, 2>, T![3, 2, ..7, 2];
+            GQAAttention<7, 2, 1, 2>, (Four, T![..7, 2], T![..7, 2]); RepeatKVHeads<7, 2, 3, 2>, Four;
+            QKVToMajor<7, 2, 2>, T![..7, 12]; CausalSelfAttention<7, 4, 2>, Four; Heads, Four;
+            DecoderBlock<7, 4, 2, 6>, Four; Half, Four; Inner, Four; Repeat<Half, 3>, Four; Remat<Half>, Four;
+            Residual<Half>, Four; StopGradParams<Half>, Four; InitWith<Half, Orthogonal>, Four; Tok<Linear<4, 4>>, Four;
+            Tok<ScaledDotProductAttentionQKV<3, 1, 2>>, T![..7, 3, 6]; RepeatConditional<Add, 2>, (Four, Four);
+            Transpose<0, 1>, Four; Slice<1, 1, 3>, Four; Concat<1>, (Four, Four); BatchNorm1D<4>, T![4, ..7];
+        }
+        all! {
+            false,
+            Softmax, T![4, ..7]; LogSoftmax, T![4, ..7]; ScaledDotProductAttentionQKV<7, 2, 2>, T![..7, 12];
+            ScaledDotProductAttention<7, 2, 2>, T![3, 2, ..7, 2]; GQAAttention<7, 2, 1, 2, No>, (Four, T![..7, 2], T![..7, 2]);
+            CrossAttention<4, 2, 7, 7>, (Four, Four, Four); SelfAttention<7, 4, 2, 2, 0, No>, Four;
+            EncoderBlock<7, 4, 2, 6>, Four; EncoderBlockPreNorm<7, 4, 2, 6>, Four; Repeat<EncoderBlock<7, 4, 2, 6>, 2>, Four;
+            LSTMSeq<4, 3, 7>, Four; GRUSeq<4, 3, 7>, Four;
+        }
+    }
 
     fn fault<X: Signature>(causal: bool) -> String {
         match context(&Text::new().str("Net"), &X::SIG, causal) {

@@ -559,8 +559,10 @@ mod tests {
         (0..n as u32).map(draw).collect()
     }
 
+    type ByPath = Vec<(String, Vec<f64>)>;
+
     /// Output, input gradient and every parameter's gradient by path.
-    fn step<M: Module<Cpu<f64>, T![5, 6]>>() -> (Vec<f64>, Vec<f64>, Vec<(String, Vec<f64>)>) {
+    fn step<M: Module<Cpu<f64>, T![5, 6]>>() -> (Vec<f64>, Vec<f64>, ByPath) {
         let mut run = Run::<M, T![5, 6], Cpu<f64>>::new(&Cpu::default(), 2);
         let mut paths: Vec<_> = run.paths().map(|(path, dims)| (path.to_owned(), dims)).collect();
         paths.sort();

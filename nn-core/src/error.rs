@@ -109,7 +109,7 @@ pub enum Error {
         /// The most similar one there is.
         nearest: Option<String>,
     },
-    /// A gradient is asked for where there is none: running statistics are not optimised.
+    /// A gradient is asked for where there is none: running statistics and frozen parameters are not optimised.
     #[error("`{path}` is not optimised, so it has no gradient")]
     NotOptimised {
         /// The parameter.

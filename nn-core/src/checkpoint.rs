@@ -264,7 +264,8 @@ fn read<M: Declared, D: Device>(
     }
     for (path, name) in &names {
         let counter = name.rsplit('.').next() == Some(COUNTER);
-        if !counter && !(wanted(path) && table.iter().any(|p| p.path == *path)) {
+        let used = wanted(path) && table.iter().any(|p| p.path == *path);
+        if !counter && !used {
             report.unused.push((*name).to_owned());
         }
     }

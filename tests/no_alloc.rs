@@ -111,6 +111,13 @@ struct Language {
     down: Linear<96, 32>,
     gated: SwiGLUFeedForward<32, 48>,
     wide: FeedForwardGELU<32, 48>,
+    positions: PosEmbed<24, 32>,
+    waves: SinusoidalPosAdd<24, 32>,
+    tuned: LoRALinear<32, 32, 4, 0.5>,
+    gate: GradGate,
+    drop: HashDropout<0.1>,
+    memory: LSTMSeq<32, 32, 24>,
+    other_memory: GRUSeq<32, 32, 24>,
     #[tied = "tokens.weight"]
     head: TiedLinear<32, 64>,
 }
@@ -120,7 +127,9 @@ impl Language {
         let x = self.turn(self.tokens(ids));
         let x = x + self.attend(self.qkv(x));
         let x = x + self.down(self.up(self.norm(x)));
-        self.head(self.wide(self.gated(x)))
+        let x = self.tuned(self.waves(self.positions(self.wide(self.gated(x)))));
+        let x = self.other_memory(self.memory(self.drop(self.gate(x))));
+        self.head(RSample::<32>(x, x))
     }
 }
 

@@ -213,7 +213,8 @@ impl<'d, D: Device> Ctx<'d, D> {
     /// Looks at the output of a layer with so many places, if the call watches.
     #[inline(always)]
     pub(crate) fn look(&mut self, y: Tensors<'_, D>, places: u32) {
-        if self.watch && self.not_finite.is_none() {
+        // A layer without a place gives what it is given, which others look at.
+        if self.watch && places > 0 && self.not_finite.is_none() {
             let bad = y.iter().any(|t| match t {
                 Tensor::Real(view) => !self.device.all_finite(view),
                 Tensor::Ids(_) => false,

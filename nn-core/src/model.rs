@@ -91,7 +91,7 @@ impl<M: Declared, D: Device> Model<M, D> {
         let device = weights.device();
         Ok(Self {
             gradients: device.alloc(M::TREE.params())?,
-            backup: device.alloc(M::TREE.state())?,
+            backup: device.alloc(weights.changing())?,
             workspace: Workspace::training(device, capacity)?,
             stream: Stream { seed, ..Stream::default() },
             weights,
@@ -280,7 +280,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         let value = self.accumulate(x, target, loss)?;
         if let Err(error) = self.apply(optimizer) {
             // The forward pass went well, and left its marks.
-            self.weights.set_state(Cpu::<E>::view(&self.backup));
+            self.weights.restore_state(Cpu::<E>::view(&self.backup));
             self.stream.step -= 1;
             return Err(error);
         }
@@ -312,11 +312,11 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         let extents = self.workspace.extents(&x)?;
         let call = Call { mode: Mode::Train, keep: true, stream: self.stream, ..Call::inference(extents) };
         let device = *self.weights.device();
-        device.copy(self.weights.state(), Cpu::<E>::view_mut(&mut self.backup));
+        self.weights.save_state(Cpu::<E>::view_mut(&mut self.backup));
         let result = self.run(&device, x, call, loss);
         match result {
             Ok(_) => self.stream.step += 1,
-            Err(_) => self.weights.set_state(Cpu::<E>::view(&self.backup)),
+            Err(_) => self.weights.restore_state(Cpu::<E>::view(&self.backup)),
         }
         result
     }

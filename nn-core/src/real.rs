@@ -12,6 +12,24 @@ pub trait Real: 'static {
     type Negated: Real;
 }
 
+/// A [`Real`], or [`No`](crate::No): what a layer has only if it is told so.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a number nor `No`",
+    note = "write a literal inside `#[module]` or `sequential!`, or `Sci<1, -5>` for 1e-5; or `No`"
+)]
+pub trait MaybeReal: 'static {
+    /// The value, if there is one.
+    const MAYBE: Option<f64>;
+}
+
+impl MaybeReal for crate::No {
+    const MAYBE: Option<f64> = None;
+}
+
+impl<const M: i64, const E: i32> MaybeReal for Sci<M, E> {
+    const MAYBE: Option<f64> = Some(scientific(M, E));
+}
+
 /// M·10ᴱ.
 #[derive(Clone, Copy, Debug)]
 pub struct Sci<const M: i64, const E: i32>;

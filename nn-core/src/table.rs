@@ -216,7 +216,7 @@ fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
 /// The own parameters of a node, or piece `k` of each of those of a field that is several of a checkpoint's.
 fn leaves(node: &Node, at: &Place, piece: Option<(&Child, usize)>, all: &mut Vec<Parameter>) {
     for (i, leaf) in node.leaves.iter().enumerate() {
-        let is_state = leaf.role == Role::State;
+        let is_state = leaf.role.in_state();
         let start = if is_state { at.state } else { at.params } + node.leaf_offset(i);
         let step = leaf.dims.n_or_one(0);
         let (offset, dims) = match piece.map(|(child, k)| child.rows(k, step)) {
@@ -235,7 +235,12 @@ fn leaves(node: &Node, at: &Place, piece: Option<(&Child, usize)>, all: &mut Vec
             dims,
             role: leaf.role,
             stored: leaf.stored,
-            init: choose(leaf.init, leaf.role, at.init.or(if leaf.decided { None } else { at.model })),
+            init: choose(
+                leaf.init,
+                leaf.role,
+                leaf.dims.rank(),
+                at.init.or(if leaf.decided { None } else { at.model }),
+            ),
             in_state: is_state || at.frozen,
             offset,
             step,
@@ -253,14 +258,36 @@ fn join(path: &str, name: &str) -> String {
 }
 
 /// What a parameter starts as, given an initialiser that replaces the layer's own.
-fn choose(own: Init, role: Role, replaced: Option<Init>) -> Init {
+fn choose(own: Init, role: Role, rank: usize, replaced: Option<Init>) -> Init {
+    // A frozen one starts as what it is besides.
+    let role = match role {
+        Role::Frozen if rank > 1 => Role::Weight,
+        Role::Frozen => Role::Bias,
+        other => other,
+    };
     match (replaced, role) {
         (None, _) | (_, Role::State) => own,
         (Some(Init::Constant(c)), _) => Init::Constant(c),
         (Some(init), Role::Weight) => init,
         (Some(_), Role::Bias) => Init::Constant(0.0),
-        (Some(_), Role::Scale) => own,
+        (Some(_), Role::Scale | Role::Frozen) => own,
     }
+}
+
+/// The stretches of the state arena, `len` elements long, that a call may change: all but what is frozen.
+pub(crate) fn changing(parameters: &[Parameter], len: usize) -> Vec<Range<usize>> {
+    let mut starts: Vec<_> =
+        parameters.iter().filter(|p| p.in_state).map(|p| (p.offset, p.role == Role::State)).collect();
+    starts.sort_unstable();
+    let mut stretches: Vec<Range<usize>> = Vec::new();
+    for (i, (start, _)) in starts.iter().enumerate().filter(|(_, (_, changes))| *changes) {
+        let end = starts.get(i + 1).map_or(len, |next| next.0);
+        match stretches.last_mut() {
+            Some(last) if last.end == *start => last.end = end,
+            _ => stretches.push(*start..end),
+        }
+    }
+    stretches
 }
 
 /// The stretches of the parameter arena, neighbours that are treated alike in one.

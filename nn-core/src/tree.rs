@@ -30,8 +30,18 @@ pub enum Role {
     Bias,
     /// A normalisation's gain: no decay, and initialisers leave it at one.
     Scale,
-    /// Not optimised: running statistics. Saved, and copied to target networks.
+    /// Not optimised: running statistics. Saved, and copied to target networks. A forward pass in training may change it.
     State,
+    /// Not optimised, and changed by no call: a weight, or a bias if it has one axis, that stays as it was initialised or
+    /// loaded. Saved, and copied to target networks. It has no gradient, and its step costs nothing.
+    Frozen,
+}
+
+impl Role {
+    /// Whether it lies in the state arena, and not among the parameters that are optimised.
+    pub const fn in_state(self) -> bool {
+        matches!(self, Self::State | Self::Frozen)
+    }
 }
 
 /// How a parameter lies in memory, as against a checkpoint.
@@ -215,9 +225,10 @@ impl Node {
         let (mut params, mut state) = (0, 0);
         let mut i = 0;
         while i < leaves.len() {
-            match leaves[i].role {
-                Role::State => state += leaves[i].room(),
-                _ => params += leaves[i].room(),
+            if leaves[i].role.in_state() {
+                state += leaves[i].room();
+            } else {
+                params += leaves[i].room();
             }
             i += 1;
         }
@@ -252,10 +263,10 @@ impl Node {
 
     /// Where the own parameter `i` starts, in its arena.
     pub const fn leaf_offset(&self, i: usize) -> usize {
-        let state = matches!(self.leaves[i].role, Role::State);
+        let state = self.leaves[i].role.in_state();
         let (mut at, mut k) = (0, 0);
         while k < i {
-            if matches!(self.leaves[k].role, Role::State) == state {
+            if self.leaves[k].role.in_state() == state {
                 at += self.leaves[k].room();
             }
             k += 1;
@@ -268,9 +279,10 @@ impl Node {
         let (mut params, mut state) = (0, 0);
         let mut k = 0;
         while k < self.leaves.len() {
-            match self.leaves[k].role {
-                Role::State => state += self.leaves[k].room(),
-                _ => params += self.leaves[k].room(),
+            if self.leaves[k].role.in_state() {
+                state += self.leaves[k].room();
+            } else {
+                params += self.leaves[k].room();
             }
             k += 1;
         }
@@ -296,7 +308,7 @@ impl Node {
     const fn find(&self, path: &str) -> Option<(usize, Leaf)> {
         let mut i = 0;
         while i < self.leaves.len() {
-            if same_str(self.leaves[i].name, path) && !matches!(self.leaves[i].role, Role::State) {
+            if same_str(self.leaves[i].name, path) && !self.leaves[i].role.in_state() {
                 return Some((self.leaf_offset(i), self.leaves[i]));
             }
             i += 1;

@@ -9,7 +9,7 @@ use crate::dims::{Dim, Dims, MAX_RANK};
 use crate::layer::{Declared, Params};
 use crate::model::Model;
 use crate::signature::{S0, S1, S2, S3, S4, S5, S6, Signature};
-use crate::tree::{Leaf, Node, Role, Stored};
+use crate::tree::{Leaf, Node, Stored};
 use crate::weights::Weights;
 
 /// How a view reaches its values: a slice, shared (`&[E]`) or not (`&mut [E]`).
@@ -95,6 +95,11 @@ impl<A: Access> Arenas<A> {
         all
     }
 
+    /// How many parts the layer has.
+    pub fn children(&self) -> usize {
+        self.tree.children.len()
+    }
+
     /// The view of part `i`, after those before it. One that is tied has nothing of its own: its tensors are empty.
     pub fn child<V: FromArenas<A>>(&mut self, i: usize) -> V {
         let (field, child) = (self.tree.field(i), &self.tree.children[i]);
@@ -128,9 +133,9 @@ impl<A: Access> Arenas<A> {
 
     fn take_leaf(&mut self, leaf: &Leaf) -> A {
         let room = leaf.room();
-        let own = match leaf.role {
-            Role::State => self.take(&Node::EMPTY, 0, room).state,
-            _ => self.take(&Node::EMPTY, room, 0).params,
+        let own = match leaf.role.in_state() {
+            true => self.take(&Node::EMPTY, 0, room).state,
+            false => self.take(&Node::EMPTY, room, 0).params,
         };
         if own.is_empty() { own } else { own.split(leaf.dims.numel()).0 }
     }

@@ -1,4 +1,5 @@
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::path::Path;
 
 use nn_kernels::{Device, Float, View, ViewMut};
@@ -8,7 +9,7 @@ use crate::error::{Error, nearest};
 use crate::init::{Init, Initialiser};
 use crate::layer::Declared;
 use crate::partial::Partial;
-use crate::table::{Parameter, Run, parameters, runs};
+use crate::table::{Parameter, Run, changing, parameters, runs};
 use crate::tensors::{State, slice, slice_mut};
 
 /// A model's parameters and state, each in one flat arena. What runs it is a [`Workspace`](crate::Workspace);
@@ -19,6 +20,8 @@ pub struct Weights<M: Declared, D: Device> {
     state: D::Buffer<D::Elem>,
     table: Vec<Parameter>,
     runs: Vec<Run>,
+    /// The stretches of the state arena that a call may change.
+    changing: Vec<Range<usize>>,
     model: PhantomData<fn() -> M>,
 }
 
@@ -38,8 +41,8 @@ impl<M: Declared, D: Device> Weights<M, D> {
         // Before the table: what no machine holds has a table that none holds either.
         let (params, state) = (device.alloc(tree.params())?, device.alloc(tree.state())?);
         let table = parameters(tree, init);
-        let mut weights =
-            Self { params, state, runs: runs(&table, tree.params()), table, device, model: PhantomData };
+        let (runs, changing) = (runs(&table, tree.params()), changing(&table, tree.state()));
+        let mut weights = Self { params, state, runs, changing, table, device, model: PhantomData };
         for i in 0..weights.table.len() {
             let values = weights.table[i].initial(seed);
             weights.write(i, &values);
@@ -72,7 +75,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
         D::view_mut(&mut self.params)
     }
 
-    /// The state arena: running statistics.
+    /// The state arena: running statistics, and what is frozen.
     pub fn state(&self) -> View<'_, D> {
         D::view(&self.state)
     }
@@ -138,6 +141,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
             state: self.device.alloc(D::len(self.state()))?,
             table: self.table.clone(),
             runs: self.runs.clone(),
+            changing: self.changing.clone(),
             model: PhantomData,
         };
         copy.copy_from(self);
@@ -151,15 +155,35 @@ impl<M: Declared, D: Device> Weights<M, D> {
     }
 
     /// Moves these weights, state included, a share `tau` of the way to those of another copy of the model:
-    /// Polyak averaging.
+    /// Polyak averaging. What is the same in both stays as it is, bit for bit: frozen parameters do.
     pub fn move_towards(&mut self, other: &Self, tau: f64) {
         self.device.lerp(tau, D::view(&other.params), D::view_mut(&mut self.params));
         self.device.lerp(tau, D::view(&other.state), D::view_mut(&mut self.state));
     }
 
-    /// Sets the state.
-    pub(crate) fn set_state(&mut self, state: View<'_, D>) {
-        self.device.copy(state, D::view_mut(&mut self.state));
+    /// How many values of the state a call may change.
+    pub(crate) fn changing(&self) -> usize {
+        self.changing.iter().map(Range::len).sum()
+    }
+
+    /// Copies what a call may change of the state, and not what is frozen, which may be large.
+    pub(crate) fn save_state(&self, mut to: ViewMut<'_, D>) {
+        let mut at = 0;
+        for stretch in &self.changing {
+            let (from, len) = (slice::<D>(D::view(&self.state), stretch.start, stretch.len()), stretch.len());
+            self.device.copy(from, slice_mut::<D>(D::reborrow(&mut to), at, len));
+            at += len;
+        }
+    }
+
+    /// Puts back what [`save_state`](Self::save_state) copied.
+    pub(crate) fn restore_state(&mut self, from: View<'_, D>) {
+        let mut at = 0;
+        for stretch in &self.changing {
+            let to = slice_mut::<D>(D::view_mut(&mut self.state), stretch.start, stretch.len());
+            self.device.copy(slice::<D>(from, at, stretch.len()), to);
+            at += stretch.len();
+        }
     }
 
     pub(crate) fn find(&self, path: &str) -> Result<usize, Error> {
@@ -206,5 +230,37 @@ impl<M: Declared, D: Device> std::fmt::Debug for Weights<M, D> {
             .field("params", &M::TREE.params())
             .field("state", &M::TREE.state())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchNorm1D, BatchNorm2D, Conv2D, Cpu, Flatten, LoRALinear, sequential};
+
+    sequential! {
+        /// State, then what is frozen, then state.
+        Mixed: [2, 3, 3] -> [8] =
+            first: BatchNorm2D<2>, Conv2D<2, 2, 1>, second: BatchNorm2D<2>, Flatten, tuned: LoRALinear<18, 8, 2, 1.0>,
+            last: BatchNorm1D<8>
+    }
+
+    #[test]
+    fn what_is_frozen_is_not_copied_before_a_step() {
+        let mut weights = Weights::<Mixed, Cpu<f32>>::new(Cpu::default(), 1).unwrap();
+        // Three normalisations with two statistics of sixteen places each; the frozen matrix has 144 values.
+        assert_eq!(weights.changing(), 3 * 2 * 16);
+        assert_eq!(weights.changing, [0..64, 64 + 144 + 16..64 + 144 + 16 + 32]);
+        assert_eq!(weights.state().len(), 64 + 144 + 16 + 32);
+        let mut backup = vec![0.0; weights.changing()];
+        weights.save_state(&mut backup);
+        let before = weights.state().to_vec();
+        for (path, n) in [("first.running_mean", 2), ("last.running_var", 8), ("tuned.weight", 144)] {
+            weights.set(path, &vec![7.0; n]).unwrap();
+        }
+        weights.restore_state(&backup);
+        assert_eq!(weights.get("tuned.weight").unwrap(), [7.0; 144]);
+        assert_eq!(weights.state()[..64], before[..64]);
+        assert_eq!(weights.state()[64 + 144 + 16..], before[64 + 144 + 16..]);
     }
 }

@@ -11,6 +11,7 @@
 pub mod cpu;
 mod error;
 mod float;
+pub mod hash;
 mod memory;
 pub mod ops;
 pub mod philox;
@@ -34,6 +35,7 @@ pub trait Device:
     + ops::Layout
     + ops::Table
     + ops::Random
+    + ops::Recurrent
     + ops::Loss
     + ops::Optim
 {

@@ -60,6 +60,7 @@ impl<D: Device> Step<D> {
         }
         let act = Unary::Gelu;
         let s = LinearSpec { rows: 256, inputs: 300, outputs: 200, act, transposed: false };
+        let s_linear = s;
         d.linear(&s, of!(a, 256 * 300), of!(b, 300 * 200), None, out!(c, 256 * 200));
         d.linear_vjp(
             &s,
@@ -141,6 +142,27 @@ impl<D: Device> Step<D> {
         d.gather(64, a, D::view(&self.ids), out!(c, 64 * 64));
         d.scatter_add(64, D::view(&self.ids), of!(a, 64 * 64), D::reborrow(&mut c));
         d.dropout(Stream::default(), 0.5, a, D::reborrow(&mut c));
+        d.hash_dropout(Stream::default(), 0.5, a, D::reborrow(&mut c));
+        d.normal(Stream::default(), D::reborrow(&mut c));
+        let s = GaussianSpec { cols: 64, squash: true };
+        d.gaussian(&s, a, b, Some(a), D::reborrow(&mut c), Some(out!(e, N / 64)));
+        d.gaussian_vjp(
+            &s,
+            a,
+            b,
+            Some(a),
+            a,
+            of!(b, N / 64),
+            Some(D::reborrow(&mut c)),
+            Some(D::reborrow(&mut e)),
+        );
+        d.sinusoids(&SinusoidSpec { rows: 64, first: 0, dim: 64, theta: 1e4 }, out!(c, 64 * 64));
+        let (n, s) = (64 * 64, LinearSpec { act: Unary::Identity, ..s_linear });
+        d.linear_add(&s, of!(a, 256 * 300), of!(b, 300 * 200), out!(c, 256 * 200));
+        d.lstm(64, out!(c, 4 * n), of!(a, n), out!(e, n), out!(f, n));
+        d.lstm_vjp(64, of!(a, 4 * n), of!(a, n), of!(b, n), of!(b, n), out!(e, n), out!(c, 4 * n));
+        d.gru(64, out!(c, 3 * n), of!(a, 3 * n), of!(a, n), out!(e, n));
+        d.gru_vjp(64, of!(a, 3 * n), of!(b, 3 * n), of!(b, n), out!(e, n), out!(c, 3 * n), out!(f, 3 * n));
         d.mse(Reduction::Mean, a, b, Some(D::reborrow(&mut c)));
         d.sum_of_squares(a);
         let s = AdamSpec {

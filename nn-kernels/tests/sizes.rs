@@ -153,3 +153,30 @@ fn tables_refuse_sizes_that_wrap() {
     });
     refused(|d| d.scatter_add(HALF, &[0, 0], &[], &mut []));
 }
+
+#[test]
+fn attention_refuses_sizes_that_wrap() {
+    let at = Strides { batch: 1, token: 1, head: 1 };
+    let one = AttentionSpec { q: at, k: at, v: at, y: at, ..AttentionSpec::new(1, 1, 1, 1, 1, 1) };
+    let far = Strides { token: HALF, ..at };
+    for s in [
+        AttentionSpec { batch: HALF, heads: 2, kv_heads: 2, ..one },
+        AttentionSpec { q_len: HALF, head_dim: 2, ..one },
+        AttentionSpec { k_len: HALF, head_dim: 2, ..one },
+        AttentionSpec { q_len: HALF, ..one },
+        AttentionSpec { q_len: 3, q: far, ..one },
+        AttentionSpec { k_len: 3, k: far, ..one },
+    ] {
+        refused(|d| d.attention(&s, &[1.0], &[1.0], &[1.0], None, &mut [], None));
+        refused(|d| {
+            let to = AttentionGradients::Packed { qkv: &mut [][..], at: [0; 3] };
+            d.attention_vjp(&s, &[1.0], &[1.0], &[1.0], None, &[], &[], &[], to, &mut []);
+        });
+    }
+    refused(|_| {
+        AttentionSpec::new(1, HALF, 1, 2, 1, 1);
+    });
+    refused(|_| {
+        AttentionSpec { k_len: HALF, ..one }.vjp_scratch();
+    });
+}

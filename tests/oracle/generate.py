@@ -275,6 +275,178 @@ def _(c):
     c.run(net, c.randn(2, 3, 6), params=params)
 
 
+# Fine-tuning by a matrix of low rank
+
+
+def lora_case(name, lead, fan_in, fan_out, rank, scale, bias=True):
+    @case(name)
+    def _(c):
+        c.say(
+            f"LoRA: linear(x, weight, bias) + {scale} * linear(linear(x, lora_A), lora_B), weight and bias frozen: "
+            f"x {[*lead, fan_in]}, OUT {fan_out}, R {rank}",
+            IN=fan_in, OUT=fan_out, R=rank, scale=scale, bias=bias,
+        )
+        weight, b = c.randn(fan_out, fan_in), c.randn(fan_out) if bias else None
+        c.put("state.weight", weight)
+        if bias:
+            c.put("state.bias", b)
+        params = {"lora_A.weight": c.randn(rank, fan_in), "lora_B.weight": c.randn(fan_out, rank)}
+        c.run(
+            lambda x, lora_A_weight, lora_B_weight: F.linear(x, weight, b)
+            + scale * F.linear(F.linear(x, lora_A_weight), lora_B_weight),
+            c.randn(*lead, fan_in),
+            params=params,
+        )
+        c.put("state_after.weight", weight)
+        if bias:
+            c.put("state_after.bias", b)
+
+
+lora_case("lora_linear", [3], 7, 5, 2, 1.5)
+lora_case("lora_linear_square", [2, 3], 4, 4, 4, 0.25)
+lora_case("lora_linear_nobias", [2, 3], 6, 5, 1, 2.0, bias=False)
+
+
+# Random numbers, as the crate documents them
+
+
+def philox4x32(counter, key):
+    """Philox4x32-10 of Salmon et al. 2011."""
+    low = 0xFFFFFFFF
+    a, b, c, d = counter
+    k0, k1 = key
+    for _ in range(10):
+        p, q = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (q >> 32) ^ b ^ k0, q & low, (p >> 32) ^ d ^ k1, p & low
+        k0, k1 = (k0 + 0x9E3779B9) & low, (k1 + 0xBB67AE85) & low
+    return a, b, c, d
+
+
+assert philox4x32((0, 0, 0, 0), (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+
+
+def normal_numbers(n):
+    """Those of the stream of seed 0, place 0, step 0, rank 0."""
+    numbers = []
+    for block in range((n + 1) // 2):
+        a, b, c, d = philox4x32((block, 0, 0, 0), (0, 0))
+        u, v = ((a | b << 32) >> 11) * 2.0**-53, ((c | d << 32) >> 11) * 2.0**-53
+        r, phi = math.sqrt(-2.0 * math.log(1.0 - u)), math.tau * v
+        numbers += [r * math.cos(phi), r * math.sin(phi)]
+    return torch.tensor(numbers[:n], dtype=torch.float64)
+
+
+def hash_words(n):
+    """Those of the stream of seed 0, place 0, step 0, rank 0: SplitMix64, keyed."""
+    low, step = 0xFFFFFFFFFFFFFFFF, 0x9E3779B97F4A7C15
+
+    def mix(z):
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & low
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & low
+        return z ^ (z >> 31)
+
+    key = mix(step)
+    for counter in (0, 0, 0):
+        key = mix((key ^ counter) + step & low)
+    return [mix(key + (i + 1) * step & low) >> 32 for i in range(n)]
+
+
+@case("hash_dropout")
+def _(c):
+    c.say("x [3, 20], kept and divided by 0.7 where the element's hash is at least 0.3 * 2^32", rate=0.3)
+    kept = [word >= round(0.3 * 2**32) for word in hash_words(60)]
+    mask = torch.tensor(kept, dtype=torch.float64).reshape(3, 20)
+    c.run(lambda x: x * mask / 0.7, c.randn(3, 20))
+
+
+def rsample_case(name, batch, n, squash, train=True):
+    @case(name)
+    def _(c):
+        c.say(
+            f"reparameterised Gaussian: x0 mean, x1 log_std, [{batch}, {n}], noise {'of Philox, seed 0' if train else 'zero'}"
+            + ("; y0 its tanh, y1 [B, 1] the log-density of that" if squash else ""),
+            N=n, squash=squash, train=train,
+        )
+        noise = normal_numbers(batch * n).reshape(batch, n) if train else torch.zeros(batch, n, dtype=torch.float64)
+
+        def sample(mean, log_std):
+            u = mean + torch.exp(log_std) * noise
+            if not squash:
+                return u
+            density = torch.distributions.Normal(mean, torch.exp(log_std)).log_prob(u)
+            jacobian = torch.distributions.transforms.TanhTransform().log_abs_det_jacobian(u, None)
+            return torch.tanh(u), (density - jacobian).sum(-1, keepdim=True)
+
+        c.run(sample, c.randn(batch, n), c.randn(batch, n, scale=0.5))
+
+
+rsample_case("rsample", 3, 5, False)
+rsample_case("rsample_infer", 3, 5, False, train=False)
+rsample_case("rsample_tanh", 3, 5, True)
+rsample_case("rsample_tanh_infer", 3, 5, True, train=False)
+
+
+# Recurrence
+
+
+def cell_case(name, kind, batch, fan_in, hidden):
+    @case(name)
+    def _(c):
+        lstm = kind == "lstm"
+        gates = "i, f, g, o" if lstm else "r, z, n, b_hn within the reset product"
+        c.say(f"PyTorch's {kind.upper()}Cell: gates {gates}; x [{batch}, {fan_in}], states of {hidden}", IN=fan_in, HID=hidden)
+
+        def step(x, h, *cell, weight_ih, weight_hh, bias_ih, bias_hh):
+            if lstm:
+                return torch._VF.lstm_cell(x, (h, *cell), weight_ih, weight_hh, bias_ih, bias_hh)
+            return torch._VF.gru_cell(x, h, weight_ih, weight_hh, bias_ih, bias_hh)
+
+        states = [c.randn(batch, hidden) for _ in range(2 if lstm else 1)]
+        c.run(step, c.randn(batch, fan_in), *states, params=recurrent_params(c, kind, fan_in, hidden, ""))
+
+
+def recurrent_params(c, kind, fan_in, hidden, suffix):
+    wide = (4 if kind == "lstm" else 3) * hidden
+    return {
+        f"weight_ih{suffix}": c.randn(wide, fan_in, scale=0.5), f"weight_hh{suffix}": c.randn(wide, hidden, scale=0.5),
+        f"bias_ih{suffix}": c.randn(wide, scale=0.5), f"bias_hh{suffix}": c.randn(wide, scale=0.5),
+    }
+
+
+def sequence_case(name, kind, batch, steps, fan_in, hidden, state=False):
+    @case(name)
+    def _(c):
+        lstm = kind == "lstm"
+        c.say(
+            f"PyTorch's {kind.upper()}, one layer, batch first: x [{batch}, {steps}, {fan_in}], states of {hidden}, "
+            + ("from the state given and giving the last" if state else "from zero"),
+            IN=fan_in, HID=hidden, T=steps, state=state,
+        )
+
+        def run(x, *states, **weights):
+            start = states or [torch.zeros(batch, hidden, dtype=torch.float64)] * (2 if lstm else 1)
+            start = [s.unsqueeze(0) for s in start]
+            flat = [weights[f"{w}_l0"] for w in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+            options = (True, 1, 0.0, True, False, True)
+            if lstm:
+                y, *last = torch._VF.lstm(x, tuple(start), flat, *options)
+            else:
+                y, *last = torch._VF.gru(x, start[0], flat, *options)
+            return (y, *(s.squeeze(0) for s in last)) if state else y
+
+        states = [c.randn(batch, hidden) for _ in range(2 if lstm else 1)] if state else []
+        params = recurrent_params(c, kind, fan_in, hidden, "_l0")
+        c.run(run, c.randn(batch, steps, fan_in), *states, params=params)
+
+
+for kind in ("lstm", "gru"):
+    cell_case(f"{kind}_cell", kind, 3, 4, 5)
+    cell_case(f"{kind}_cell_square", kind, 2, 3, 3)
+    sequence_case(f"{kind}_seq", kind, 3, 6, 4, 5)
+    sequence_case(f"{kind}_seq_square", kind, 3, 3, 3, 3)
+    sequence_case(f"{kind}_seq_state", kind, 2, 4, 3, 5, state=True)
+
+
 # Normalisation
 
 
@@ -506,6 +678,29 @@ def _(c):
     c.say("one table both as embedding and as output layer: logits = embed(ids) @ weight.T; the gradients add", V=7, D=5)
     ids = torch.tensor([[1, 6, 1, 0], [2, 2, 1, 5], [6, 4, 0, 1]])
     c.run(lambda ids, weight: F.linear(F.embedding(ids, weight), weight), ids, params={"weight": c.randn(7, 5)})
+
+
+@case("pos_embed")
+def _(c):
+    c.say("learned positions added: x [3, 5, 6] plus a table [5, 6]", S=5, D=6)
+    c.run(lambda x, weight: x + F.embedding(torch.arange(5), weight), c.randn(3, 5, 6), params={"weight": c.randn(5, 6)})
+
+
+def sinusoidal_case(name, batch, positions, dim, theta):
+    @case(name)
+    def _(c):
+        c.say(
+            f"x [{batch}, {positions}, {dim}]; y[2j] = x + sin(t * {theta}^(-2j/{dim})), y[2j+1] = x + cos of the same, t from 0",
+            S=positions, D=dim, theta=theta,
+        )
+        table = [
+            [(math.sin, math.cos)[i % 2](t * theta ** (-(i - i % 2) / dim)) for i in range(dim)] for t in range(positions)
+        ]
+        c.run(lambda x: x + torch.tensor(table, dtype=torch.float64), c.randn(batch, positions, dim))
+
+
+sinusoidal_case("sinusoidal_pos_add", 3, 5, 8, 10000.0)
+sinusoidal_case("sinusoidal_pos_add_theta100", 2, 7, 6, 100.0)
 
 
 def rope_case(name, batch, positions, heads, dim, theta=10000.0, offset=0, rotated=None, interleaved=False):

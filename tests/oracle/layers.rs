@@ -207,6 +207,31 @@ cases! {
     glu_feed_forward: GLUFeedForward<6, 7>, T![6], terms = 14;
     feed_forward_gelu: FeedForwardGELU<6, 16>, T![3, 6], terms = 16;
 
+    pos_embed: PosEmbed<5, 6>, T![..5, 6], terms = 3;
+    sinusoidal_pos_add: SinusoidalPosAdd<5, 8>, T![5, 8];
+    sinusoidal_pos_add_theta100: SinusoidalPosAdd<7, 6, Sci<1, 2>>, T![7, 6];
+
+    lora_linear: LoRALinear<7, 5, 2, Sci<15, -1>>, T![7], terms = 9;
+    lora_linear_square: LoRALinear<4, 4, 4, Sci<25, -2>>, T![3, 4], terms = 8;
+    lora_linear_nobias: LoRALinear<6, 5, 1, Sci<2, 0>, No>, T![3, 6], terms = 7;
+
+    hash_dropout: HashDropout<Sci<3, -1>>, T![20];
+    rsample: RSample<5>, (T![5], T![5]);
+    rsample_infer: RSample<5>, (T![5], T![5]), mode = Mode::Infer;
+    rsample_tanh: RSampleTanh<5>, (T![5], T![5]), terms = 5;
+    rsample_tanh_infer: RSampleTanh<5>, (T![5], T![5]), terms = 5, mode = Mode::Infer;
+
+    lstm_cell: LSTMCell<4, 5>, (T![4], T![5], T![5]), terms = 20;
+    lstm_cell_square: LSTMCell<3, 3>, (T![3], T![3], T![3]), terms = 12;
+    lstm_seq: LSTMSeq<4, 5, 6>, T![6, 4], terms = 20;
+    lstm_seq_square: LSTMSeq<3, 3, 3>, T![3, 3], terms = 12;
+    lstm_seq_state: LSTMSeq<3, 5, 4>, (T![4, 3], T![5], T![5]), terms = 20;
+    gru_cell: GRUCell<4, 5>, (T![4], T![5]), terms = 15;
+    gru_cell_square: GRUCell<3, 3>, (T![3], T![3]), terms = 9;
+    gru_seq: GRUSeq<4, 5, 6>, T![6, 4], terms = 18;
+    gru_seq_square: GRUSeq<3, 3, 3>, T![3, 3], terms = 9;
+    gru_seq_state: GRUSeq<3, 5, 4>, (T![4, 3], T![5]), terms = 15;
+
     softmax: Softmax, T![7];
     softmax_tokens: Softmax, T![4, 5];
     softmax_offset: Softmax, T![6];

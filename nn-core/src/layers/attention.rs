@@ -10,7 +10,7 @@ use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::linear::{No, Switch, Yes};
 use crate::layers::product;
 use crate::signature::{Kind, Sig, Signature};
-use crate::tensors::{Tensors, slice_mut};
+use crate::tensors::{Region, Tensors, slice_mut};
 use crate::{Size, Text, layer};
 
 /// Attention of S tokens to each other, in H heads of D values: `[3, H, S, D]`, which is all queries, then all keys,
@@ -195,7 +195,7 @@ const fn several_take(label: &Text, given: &Sig, takes: &Sig, one_length: bool) 
 }
 
 /// What all attention layers need of a call: nothing but the spec, and where their tensors start in the inputs.
-struct Call {
+pub(super) struct Call {
     spec: AttentionSpec,
     /// The inputs that hold q, k and v, and where these start in them: one input, or three.
     packed: bool,
@@ -205,6 +205,22 @@ struct Call {
 }
 
 impl Call {
+    /// On one input, in which q, k and v start there.
+    pub(super) fn new(spec: AttentionSpec, at: [usize; 3], most: usize) -> Self {
+        let at = if spec.batch * spec.q_len == 0 { [0; 3] } else { at };
+        Self { spec, packed: true, at, most }
+    }
+
+    /// How many sums of a softmax there are.
+    pub(super) fn lse(&self) -> usize {
+        self.spec.lse()
+    }
+
+    /// Working memory of the vjp.
+    pub(super) fn vjp_scratch(&self) -> usize {
+        self.spec.vjp_scratch()
+    }
+
     /// One input that holds q, then k, then v, `part` values apart.
     fn packed(spec: AttentionSpec, part: usize, most: usize) -> Self {
         // Where nothing is, nothing starts.
@@ -218,21 +234,60 @@ impl Call {
     }
 
     fn forward<D: Device>(&self, cx: &Ctx<'_, D>, mut call: Forward<'_, D>, mask: bool) {
-        let [q, k, v] = self.operands(call.x);
+        let lse = cx.keeps().then(|| call.saved.take(self.spec.lse()));
+        let mask = mask.then(|| call.x.get(3));
+        self.run(cx, self.operands(call.x), mask, call.y.get(0), lse, &mut call.saved);
+    }
+
+    /// On one input that holds q, k and v.
+    pub(super) fn attend<D: Device>(
+        &self,
+        cx: &Ctx<'_, D>,
+        x: View<'_, D>,
+        y: ViewMut<'_, D>,
+        lse: Option<ViewMut<'_, D>>,
+        cache: &mut Region<'_, D>,
+    ) {
+        self.run(cx, self.operands::<D>(Tensors::real(x)), None, y, lse, cache);
+    }
+
+    fn run<D: Device>(
+        &self,
+        cx: &Ctx<'_, D>,
+        [q, k, v]: [View<'_, D>; 3],
+        mask: Option<View<'_, D>>,
+        y: ViewMut<'_, D>,
+        lse: Option<ViewMut<'_, D>>,
+        cache: &mut Region<'_, D>,
+    ) {
         if let Some(past) = cx.past().filter(|_| self.spec.causal) {
             let width = self.spec.kv_heads * self.spec.head_dim;
-            let mut cached = || call.saved.take(cx.batch * self.most * width);
+            let mut cached = || cache.take(cx.batch * self.most * width);
             let (mut keys, mut values) = (cached(), cached());
             self.append(cx, past, k, self.spec.k, D::reborrow(&mut keys));
             self.append(cx, past, v, self.spec.v, D::reborrow(&mut values));
             let lies = Strides::token_major(self.most, width, self.spec.head_dim);
             let spec = AttentionSpec { k_len: past + self.spec.k_len, k: lies, v: lies, ..self.spec };
-            cx.device().attention(&spec, q, D::read(&keys), D::read(&values), None, call.y.get(0), None);
+            cx.device().attention(&spec, q, D::read(&keys), D::read(&values), None, y, None);
             return;
         }
-        let mask = mask.then(|| call.x.get(3));
-        let lse = cx.keeps().then(|| call.saved.take(self.spec.lse()));
-        cx.device().attention(&self.spec, q, k, v, mask, call.y.get(0), lse);
+        cx.device().attention(&self.spec, q, k, v, mask, y, lse);
+    }
+
+    /// The gradients of [`attend`](Self::attend).
+    #[allow(clippy::too_many_arguments, reason = "one view for each operand and each gradient")]
+    pub(super) fn attend_vjp<D: Device>(
+        &self,
+        cx: &Ctx<'_, D>,
+        x: View<'_, D>,
+        y: View<'_, D>,
+        lse: View<'_, D>,
+        dy: View<'_, D>,
+        to: AttentionGradients<ViewMut<'_, D>>,
+        scratch: ViewMut<'_, D>,
+    ) {
+        let [q, k, v] = self.operands::<D>(Tensors::real(x));
+        cx.device().attention_vjp(&self.spec, q, k, v, None, y, lse, dy, to, scratch);
     }
 
     /// Puts new keys or values behind those of `past` tokens, in a cache that holds the heads of a token side by side.
@@ -285,23 +340,23 @@ impl Call {
 }
 
 /// Multiply-adds of attention: a product of queries with keys, and one of weights with values.
-const fn macs(q_len: usize, k_len: usize, heads: usize, dim: usize, causal: bool) -> usize {
+pub(super) const fn macs(q_len: usize, k_len: usize, heads: usize, dim: usize, causal: bool) -> usize {
     let all = product(&[q_len, k_len, heads, dim, 2]);
     if causal { all / 2 + product(&[q_len, heads, dim]) } else { all }
 }
 
 /// What forward leaves for the vjp: the logarithms of the denominators.
-const fn saved(q_len: usize, heads: usize) -> Size {
+pub(super) const fn saved(q_len: usize, heads: usize) -> Size {
     Size::elements(product(&[q_len, heads]))
 }
 
 /// The keys and values of the tokens that were given.
-const fn cache(most: usize, kv_heads: usize, dim: usize) -> Size {
+pub(super) const fn cache(most: usize, kv_heads: usize, dim: usize) -> Size {
     Size::elements(product(&[most, kv_heads, dim])).times(2)
 }
 
 /// What the vjp needs: sums of the gradients of keys and values.
-const fn vjp_scratch(k_len: usize, kv_heads: usize, dim: usize) -> Size {
+pub(super) const fn vjp_scratch(k_len: usize, kv_heads: usize, dim: usize) -> Size {
     Size::elements(product(&[k_len, kv_heads, dim, 2]))
 }
 

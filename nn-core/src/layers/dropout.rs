@@ -24,19 +24,22 @@ use crate::{Text, layer};
 #[layer]
 pub struct Dropout<RATE: Real>;
 
+const fn rule(label: &Text, rate: f64, given: &Sig) -> Rule {
+    if !(rate >= 0.0 && rate < 1.0) {
+        return Rule::cannot_exist(label, Text::new().str("its rate is not in 0..1"));
+    }
+    match one_real(label, &[], given) {
+        Input::Tensor(dims) => Rule::ok(Sig::real(dims)),
+        Input::Done(rule) => rule,
+    }
+}
+
 impl<RATE: Real> Params for DropoutOf<RATE> {
     const LABEL: Text = Text::new().str("Dropout<").real(RATE::VALUE).str(">");
 }
 
 impl<X: Signature, RATE: Real> Layer<X> for DropoutOf<RATE> {
-    const RULE: Rule = if RATE::VALUE >= 0.0 && RATE::VALUE < 1.0 {
-        match one_real(&Self::LABEL, &[], &X::SIG) {
-            Input::Tensor(dims) => Rule::ok(Sig::real(dims)),
-            Input::Done(rule) => rule,
-        }
-    } else {
-        Rule::cannot_exist(&Self::LABEL, Text::new().str("its rate is not in 0..1"))
-    };
+    const RULE: Rule = rule(&Self::LABEL, RATE::VALUE, &X::SIG);
 }
 
 impl<D: Device, X: Signature, RATE: Real> Module<D, X> for DropoutOf<RATE> {
@@ -59,6 +62,51 @@ impl<D: Device, X: Signature, RATE: Real> Module<D, X> for DropoutOf<RATE> {
     }
 }
 
+/// [`Dropout`] with a cheaper mask: an element is dropped by a hash of the call's random numbers, the layer's place in the
+/// model and the element's index ([`kernels::hash`](nn_kernels::hash)), and not by Philox. Any shape.
+///
+/// As in [`Dropout`], what is kept is divided by 1 − RATE, in inference y = x, equal layers, copies and ranks have different
+/// masks, and the vjp computes the mask again instead of keeping it. The masks of the two differ. The hash takes two
+/// multiplications an element where Philox takes ten rounds for four; its words pass for random in a mask, but that they are
+/// independent is less well tested than of Philox.
+///
+/// ```
+/// use nn::{HashDropout, Layer, Sci, T};
+/// assert_eq!(<HashDropout<Sci<1, -1>> as Layer<T![5, 8]>>::RULE.out.to_string(), "[5, 8]");
+/// let fault = <HashDropout<Sci<1, 0>> as Layer<T![5, 8]>>::RULE.fault.unwrap();
+/// assert_eq!(fault.to_string(), "`HashDropout<1>` can't exist: its rate is not in 0..1");
+/// ```
+#[layer]
+pub struct HashDropout<RATE: Real>;
+
+impl<RATE: Real> Params for HashDropoutOf<RATE> {
+    const LABEL: Text = Text::new().str("HashDropout<").real(RATE::VALUE).str(">");
+}
+
+impl<X: Signature, RATE: Real> Layer<X> for HashDropoutOf<RATE> {
+    const RULE: Rule = rule(&Self::LABEL, RATE::VALUE, &X::SIG);
+}
+
+impl<D: Device, X: Signature, RATE: Real> Module<D, X> for HashDropoutOf<RATE> {
+    fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
+        if cx.trains() {
+            cx.device().hash_dropout(cx.random(), RATE::VALUE, call.x.get(0), call.y.get(0));
+        } else {
+            cx.device().copy(call.x.get(0), call.y.get(0));
+        }
+    }
+
+    fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
+        if let Some(dx) = call.dx.wanted(0) {
+            if cx.trains() {
+                cx.device().hash_dropout(cx.random(), RATE::VALUE, call.dy.get(0), dx);
+            } else {
+                cx.device().copy(call.dy.get(0), dx);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,8 +115,10 @@ mod tests {
 
     type Half = Dropout<Sci<5, -1>>;
 
-    fn drop(place: impl Fn(&mut Run<Half, T![1000], Cpu<f64>>)) -> Vec<f64> {
-        let mut run = Run::<Half, T![1000], Cpu<f64>>::new(&Cpu::default(), 2).mode(Mode::Train);
+    type Hashed = HashDropout<Sci<5, -1>>;
+
+    fn drop<M: Module<Cpu<f64>, T![1000]>>(place: impl Fn(&mut Run<M, T![1000], Cpu<f64>>)) -> Vec<f64> {
+        let mut run = Run::<M, T![1000], Cpu<f64>>::new(&Cpu::default(), 2).mode(Mode::Train);
         place(&mut run);
         run.forward(&[Values::Real(vec![1.0; 2000])])[0].real().to_vec()
     }
@@ -80,20 +130,40 @@ mod tests {
             gradients::<Dropout<Sci<1, -1>>, T![4, ..5]>(batch, Mode::Train, 2).assert_within(1e-7);
             gradients::<Dropout<Sci<0, 0>>, T![3]>(batch, Mode::Train, 3).assert_within(1e-7);
             gradients::<Half, T![5]>(batch, Mode::Infer, 4).assert_within(1e-7);
+            gradients::<Hashed, T![20]>(batch, Mode::Train, 5).assert_within(1e-7);
+            gradients::<HashDropout<Sci<1, -1>>, T![4, ..5]>(batch, Mode::Train, 6).assert_within(1e-7);
+            gradients::<Hashed, T![5]>(batch, Mode::Infer, 7).assert_within(1e-7);
         }
     }
 
     #[test]
     fn it_drops_at_its_rate_keeps_the_mean_and_draws_anew() {
-        let y = drop(|_| {});
-        assert!(y.iter().all(|&v| v == 0.0 || v == 2.0));
-        let kept = y.iter().filter(|&&v| v > 0.0).count();
-        assert!((900..1100).contains(&kept), "{kept}");
-        assert_eq!(y, drop(|_| {}));
-        assert_ne!(y, drop(|run| run.stream.step = 1));
-        assert_ne!(y, drop(|run| run.stream.seed = 1));
-        assert_ne!(y, drop(|run| run.stream.rank = 1));
-        assert_eq!(drop(|run| run.mode = Mode::Infer), [1.0; 2000]);
+        fn check<M: Module<Cpu<f64>, T![1000]>>() {
+            let y = drop::<M>(|_| {});
+            assert!(y.iter().all(|&v| v == 0.0 || v == 2.0));
+            let kept = y.iter().filter(|&&v| v > 0.0).count();
+            assert!((900..1100).contains(&kept), "{kept}");
+            assert_eq!(y, drop::<M>(|_| {}));
+            assert_ne!(y, drop::<M>(|run| run.stream.step = 1));
+            assert_ne!(y, drop::<M>(|run| run.stream.seed = 1));
+            assert_ne!(y, drop::<M>(|run| run.stream.rank = 1));
+            assert_eq!(drop::<M>(|run| run.mode = Mode::Infer), [1.0; 2000]);
+        }
+        check::<Half>();
+        check::<Hashed>();
+        assert_ne!(drop::<Half>(|_| {}), drop::<Hashed>(|_| {}));
+    }
+
+    /// Whether so many layers behind one another drop independently: what all keep is a share of 2⁻ⁿ.
+    #[test]
+    fn copies_and_equal_layers_have_different_masks() {
+        crate::sequential! { Pair: [1000] -> [1000] = HashDropout<0.5>, HashDropout<0.5> }
+        fn kept<M: Module<Cpu<f64>, T![1000]>>() -> usize {
+            drop::<M>(|_| {}).iter().filter(|v| **v > 0.0).count()
+        }
+        for pair in [kept::<crate::Repeat<Hashed, 2>>(), kept::<crate::Repeat<Half, 2>>(), kept::<Pair>()] {
+            assert!((430..570).contains(&pair), "{pair}");
+        }
     }
 
     #[test]

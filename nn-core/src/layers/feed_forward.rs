@@ -15,6 +15,28 @@ use crate::tensors::{slice, slice_mut};
 use crate::tree::{Child, Node};
 use crate::{Size, Text, layer};
 
+view_of_parts! {
+    /// The parameters of a [`FeedForward`].
+    FeedForwardView<D: Dim, FF: Dim> of FeedForwardOf<D, FF, ACT>[ACT: Activation] {
+        /// Of the layer into the middle.
+        0 fc1: LinearActOf<D, FF, Identity, Yes>,
+        /// Of the layer out of it.
+        1 fc2: LinearActOf<FF, D, Identity, Yes>,
+    }
+}
+
+view_of_parts! {
+    /// The parameters of a [`GatedFeedForward`].
+    GatedFeedForwardView<D: Dim, H: Dim> of GatedFeedForwardOf<D, H, ACT>[ACT: Activation] {
+        /// Of the layer whose output is activated.
+        0 gate_proj: LinearActOf<D, H, Identity, No>,
+        /// Of the layer that is gated.
+        1 up_proj: LinearActOf<D, H, Identity, No>,
+        /// Of the layer back.
+        2 down_proj: LinearActOf<H, D, Identity, No>,
+    }
+}
+
 const fn plain(rows: usize, inputs: usize, outputs: usize) -> LinearSpec {
     LinearSpec { rows, inputs, outputs, act: Unary::Identity, transposed: false }
 }
@@ -32,7 +54,7 @@ const fn hidden(given: &Sig, width: usize) -> Size {
 ///
 /// Parameters: `fc1.weight` `[FF, D]`, `fc1.bias` `[FF]`, `fc2.weight` `[D, FF]`, `fc2.bias` `[D]`, each as in
 /// [`Linear`](crate::Linear). Of what it computes on the way it keeps the FF values before the activation.
-#[layer]
+#[layer(own_views)]
 pub struct FeedForward<const D: usize, const FF: usize, ACT: Activation>;
 
 /// [`FeedForward`] with [`GELUTanh`], as in GPT-2: `[.., D]` keeps its shape.
@@ -165,7 +187,7 @@ impl<V: Device, X: Signature, D: Dim, FF: Dim, ACT: Activation> Module<V, X> for
 /// `down_proj.weight` `[D, H]`, each as in [`LinearNoBias`](crate::LinearNoBias). [`SwiGLUFeedForward`],
 /// [`GeGLUFeedForward`] and [`GLUFeedForward`] are the usual ones. Of what it computes on the way it keeps W_gate·x and
 /// W_up·x.
-#[layer]
+#[layer(own_views)]
 pub struct GatedFeedForward<const D: usize, const H: usize, ACT: Activation>;
 
 /// y = W_down·(SiLU(W_gate·x) ⊙ W_up·x): the feed-forward network of Llama, Mistral and Qwen. `[.., D]` keeps its shape.

@@ -1,5 +1,72 @@
 //! The layers, one file a family.
 
+/// A layer that is another with some of its arguments settled. Its own name is in messages.
+macro_rules! delegate {
+    (leaf $own:ident<$($p:ident: $bound:path),*> => $to:ty) => {
+        delegate! { @ $own<$($p: $bound),*> => $to, {} }
+    };
+    (parts $own:ident<$($p:ident: $bound:path),*> => $to:ty) => {
+        delegate! { @ $own<$($p: $bound),*> => $to, {
+            fn describe(out: &mut crate::describe::Describe) {
+                <$to as Module<M, X>>::describe(out);
+            }
+        } }
+    };
+    (@ $own:ident<$($p:ident: $bound:path),*> => $to:ty, { $($describe:tt)* }) => {
+        impl<$($p: $bound),*> crate::views::Views for $own<$($p),*> {
+            type View<A: crate::views::Access> = <$to as crate::views::Views>::View<A>;
+        }
+        impl<$($p: $bound),*> Params for $own<$($p),*> {
+            const LABEL: Text = Self::SHOWN;
+            const TREE: &'static Node = <$to as Params>::TREE;
+        }
+        impl<X: Signature, $($p: $bound),*> Layer<X> for $own<$($p),*> {
+            const RULE: Rule = <$to>::rule::<X>(&<Self as Params>::LABEL);
+            const KEEPS_X: bool = <$to as Layer<X>>::KEEPS_X;
+            const KEEPS_Y: bool = <$to as Layer<X>>::KEEPS_Y;
+            const SAVED: Size = <$to as Layer<X>>::SAVED;
+            const CACHE: Size = <$to as Layer<X>>::CACHE;
+            const CAUSAL: bool = <$to as Layer<X>>::CAUSAL;
+            const SCRATCH: Size = <$to as Layer<X>>::SCRATCH;
+            const VJP_SCRATCH: Size = <$to as Layer<X>>::VJP_SCRATCH;
+            const MACS: usize = <$to as Layer<X>>::MACS;
+            const PLACES: u32 = <$to as Layer<X>>::PLACES;
+        }
+        impl<M: Device, X: Signature, $($p: $bound),*> Module<M, X> for $own<$($p),*> {
+            fn forward(cx: &mut Ctx<'_, M>, call: Forward<'_, M>) {
+                <$to as Module<M, X>>::forward(cx, call);
+            }
+            fn vjp(cx: &mut Ctx<'_, M>, call: Vjp<'_, M>) {
+                <$to as Module<M, X>>::vjp(cx, call);
+            }
+            $($describe)*
+        }
+    };
+}
+
+/// The view of a layer made of others, whose parameters are all in its parts.
+macro_rules! view_of_parts {
+    (
+        $(#[$doc:meta])*
+        $view:ident<$($p:ident: $bound:path),*> of $own:ident<$($arg:ident),*>[$($free:ident: $free_bound:path),*] {
+            $($(#[$note:meta])* $i:literal $key:ident: $part:ty,)*
+        }
+    ) => {
+        $(#[$doc])*
+        pub struct $view<A: crate::views::Access, $($p: $bound),*> {
+            $($(#[$note])* pub $key: <$part as crate::views::Views>::View<A>,)*
+        }
+        impl<A: crate::views::Access, $($p: $bound),*> crate::views::FromArenas<A> for $view<A, $($p),*> {
+            fn from_arenas(mut arenas: crate::views::Arenas<A>) -> Self {
+                Self { $($key: arenas.child($i),)* }
+            }
+        }
+        impl<$($p: $bound,)* $($free: $free_bound),*> crate::views::Views for $own<$($arg),*> {
+            type View<A: crate::views::Access> = $view<A, $($p),*>;
+        }
+    };
+}
+
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod combine;
@@ -11,10 +78,17 @@ pub(crate) mod feed_forward;
 pub(crate) mod gated;
 pub(crate) mod layout;
 pub(crate) mod linear;
+pub(crate) mod lora;
 pub(crate) mod norm;
 pub(crate) mod pool;
+pub(crate) mod position;
+pub(crate) mod recurrent;
 pub(crate) mod rope;
+pub(crate) mod sample;
+pub(crate) mod self_attention;
 pub(crate) mod softmax;
+pub(crate) mod stop_grad;
+pub(crate) mod transformer;
 pub(crate) mod wrap;
 
 use crate::Text;
@@ -230,6 +304,14 @@ mod tests {
             SwiGLU<4>, GeGLU<0>, GLU<2>, GatedAct<{ usize::MAX - 1 }, Tanh>, FeedForwardGELU<4, 4>,
             FeedForward<4, { usize::MAX - 1 }, ReLU>, SwiGLUFeedForward<4, 4>, GeGLUFeedForward<0, 4>,
             GLUFeedForward<4, { usize::MAX - 1 }>, GatedFeedForward<{ usize::MAX - 1 }, 4, Tanh>,
+            PosEmbed<4, 4>, PosEmbed<0, 4>, PosEmbed<4, { usize::MAX - 1 }>, SinusoidalPosAdd<4, 4>,
+            SinusoidalPosAdd<4, 3>, SinusoidalPosAdd<{ usize::MAX - 1 }, 4>, SinusoidalPosAdd<4, 0>,
+            LoRALinear<4, 4, 2, Sci<1, 0>>, LoRALinear<4, 0, 2, Sci<1, 0>, No>,
+            LoRALinear<4, 4, { usize::MAX - 1 }, Sci<1, 0>>, LoRALinear<{ usize::MAX - 1 }, 4, 4, Sci<1, 0>>,
+            StopGrad, GradGate, HashDropout<Sci<1, -1>>, HashDropout<Sci<2, 0>>, RSample<4>, RSampleTanh<4>,
+            RSample<0>, RSampleTanh<{ usize::MAX - 1 }>,
+            LSTMCell<4, 4>, LSTMCell<0, 4>, GRUCell<4, { usize::MAX - 1 }>, LSTMSeq<4, 4, 4>, GRUSeq<4, 4, 0>,
+            GRUSeq<4, { usize::MAX - 1 }, 4>, LSTMSeq<4, 4, { usize::MAX - 1 }>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

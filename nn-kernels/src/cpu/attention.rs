@@ -8,7 +8,10 @@
 //! within a tile and then from tile to tile. Keys that are not seen add zeros at most, which change nothing. So the bits
 //! of a query's output are the same whatever other queries there are.
 
-use std::marker::PhantomData;
+mod sheet;
+
+use std::f64::consts::LOG2_E;
+use std::ops::Range;
 
 use super::gemm::{self, Left, Mat, Start, Threads};
 use super::par::{self, Piece, Rows};
@@ -17,14 +20,16 @@ use super::simd::{Simd, kernels};
 use super::size::{reach, size};
 use super::{Real, kernels::Kernels, math, reduce};
 use crate::ops::{AttentionGradients, AttentionSpec, Strides, Unary};
+use sheet::{Extent, Sheet};
 
 kernels! {
     fn scale<E>(factor: f64, x: &mut [E]);
     fn weigh<E>(sight: Sight<'_, E>, scores: &mut [E], max: &mut [E], sum: &mut [E], carry: &mut [E]);
+    fn weigh_few<E>(sight: Sight<'_, E>, scores: &mut [E], max: &mut [E], sum: &mut [E], carry: &mut [E]);
     fn scale_rows<E>(factors: &[E], x: &mut [E]);
     fn weigh_again<E>(sight: Sight<'_, E>, lse: &[E], scores: &mut [E]);
     fn slopes<E>(sight: Sight<'_, E>, factor: f64, weights: &[E], delta: &[E], slopes: &mut [E]);
-    fn skipping_product<E>(a: Weights<'_, E>, terms: usize, b: &[E], b_row: usize, c: &mut [E], c_row: usize);
+    fn skipping_product<E>(a: Weights<'_, E>, b: &[E], b_row: usize, c: &mut [E], c_row: usize);
     fn is_finite<E>(size: (usize, usize), step: usize, x: &[E]) -> bool;
     fn dot<E>(a: &[E], b: &[E]) -> f64;
 }
@@ -33,6 +38,10 @@ kernels! {
 const QUERIES: usize = 64;
 /// Keys in a tile.
 const KEYS: usize = 64;
+/// Rows of a tile that are looked at alone where not all of its keys are seen: whole tiles of a product.
+const PART: usize = 16;
+/// So few queries leave most of a vector empty.
+const FEW: usize = 4;
 
 /// Which queries of a tile see which of its keys.
 #[derive(Clone, Copy)]
@@ -59,9 +68,22 @@ impl<E: Real> Sight<'_, E> {
         }
     }
 
-    /// Whether some query does not see some of the first `keys` keys.
-    fn is_partial(&self, keys: usize) -> bool {
-        (0..keys).any(|j| self.from(j) > 0)
+    /// How many of the first `keys` keys query `i` sees at most.
+    fn seen(&self, i: usize, keys: usize) -> usize {
+        match self.shift {
+            Some(shift) => (i as isize + 1 - shift).clamp(0, keys as isize) as usize,
+            None => keys,
+        }
+    }
+
+    /// The first query that sees key `j`, but for the mask.
+    fn first(&self, j: usize) -> usize {
+        Self { mask: None, ..*self }.from(j)
+    }
+
+    /// Whether the mask hides some of the first `keys` keys.
+    fn has_holes(&self, keys: usize) -> bool {
+        self.mask.is_some_and(|mask| mask[..keys].contains(&E::ZERO))
     }
 }
 
@@ -73,7 +95,7 @@ fn scale<S: Simd, E: Real>(factor: f64, x: &mut [E]) {
     }
 }
 
-/// Turns scores, a row for each key, into weights e^(score − max), and brings the maxima and the sums of the weights up
+/// Turns scores, a row for each key, into weights 2^(score − max), and brings the maxima and the sums of the weights up
 /// to date. `carry` gets what earlier sums must be multiplied by.
 #[inline(always)]
 fn weigh<S: Simd, E: Real>(
@@ -83,30 +105,121 @@ fn weigh<S: Simd, E: Real>(
     sum: &mut [E],
     carry: &mut [E],
 ) {
+    let n = sight.n;
     carry.copy_from_slice(max);
-    for (j, row) in scores.chunks_exact(sight.n).enumerate() {
-        let from = sight.from(j);
-        for (max, &score) in max[from..].iter_mut().zip(&row[from..]) {
-            *max = if score > *max { score } else { *max };
+    for (block, rows) in scores.chunks(ROWS * n).enumerate() {
+        let j = block * ROWS;
+        if rows.len() == ROWS * n && (j..j + ROWS).all(|j| sight.from(j) == 0) {
+            let [a, b, c, d] = rows_of(rows, n);
+            for ((((max, &a), &b), &c), &d) in max.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                *max = larger(larger(larger(larger(*max, a), b), c), d);
+            }
+            continue;
+        }
+        for (j, row) in (j..).zip(rows.chunks_exact(n)) {
+            let from = sight.from(j);
+            for (max, &score) in max[from..].iter_mut().zip(&row[from..]) {
+                *max = larger(*max, score);
+            }
         }
     }
-    for (carry, &max) in carry.iter_mut().zip(&*max) {
-        // They are both −∞ as long as nothing was seen.
-        *carry = if *carry == max { E::ONE } else { math::exp::<S, E>(*carry - max) };
-    }
+    carry_on::<S, E>(max, carry);
     let mut parts = [E::ZERO; QUERIES];
-    let parts = &mut parts[..sight.n];
-    for (j, row) in scores.chunks_exact_mut(sight.n).enumerate() {
-        let from = sight.from(j);
-        let (unseen, row) = row.split_at_mut(from);
-        unseen.fill(E::ZERO);
-        for ((score, &max), part) in row.iter_mut().zip(&max[from..]).zip(&mut parts[from..]) {
-            *score = math::exp::<S, E>(*score - max);
-            *part += *score;
+    let parts = &mut parts[..n];
+    for (block, rows) in scores.chunks_mut(ROWS * n).enumerate() {
+        let j = block * ROWS;
+        if rows.len() == ROWS * n && (j..j + ROWS).all(|j| sight.from(j) == 0) {
+            let [a, b, c, d] = rows_of_mut(rows, n);
+            let rows = a.iter_mut().zip(b).zip(c).zip(d);
+            for (((((a, b), c), d), &max), part) in rows.zip(&*max).zip(&mut *parts) {
+                *a = math::exp2::<S, E>(*a - max);
+                *b = math::exp2::<S, E>(*b - max);
+                *c = math::exp2::<S, E>(*c - max);
+                *d = math::exp2::<S, E>(*d - max);
+                *part = *part + *a + *b + *c + *d;
+            }
+            continue;
+        }
+        for (j, row) in (j..).zip(rows.chunks_exact_mut(n)) {
+            let (unseen, row) = row.split_at_mut(sight.from(j));
+            let from = unseen.len();
+            unseen.fill(E::ZERO);
+            for ((score, &max), part) in row.iter_mut().zip(&max[from..]).zip(&mut parts[from..]) {
+                *score = math::exp2::<S, E>(*score - max);
+                *part += *score;
+            }
         }
     }
     for ((sum, &part), &carry) in sum.iter_mut().zip(&*parts).zip(&*carry) {
         *sum = *sum * carry + part;
+    }
+}
+
+/// [`weigh`] of scores with a row for each query, where every query sees the same keys. The sums are the same.
+#[inline(always)]
+fn weigh_few<S: Simd, E: Real>(
+    sight: Sight<'_, E>,
+    scores: &mut [E],
+    max: &mut [E],
+    sum: &mut [E],
+    carry: &mut [E],
+) {
+    carry.copy_from_slice(max);
+    let keys = scores.len() / sight.n;
+    for (row, max) in scores.chunks_exact_mut(keys).zip(&mut *max) {
+        if let Some(mask) = sight.mask {
+            for (score, &mask) in row.iter_mut().zip(mask) {
+                *score = if mask == E::ZERO { E::lit(f64::NEG_INFINITY) } else { *score };
+            }
+        }
+        *max = larger(*max, reduce::max(row));
+    }
+    carry_on::<S, E>(max, carry);
+    for (row, ((&max, sum), &carry)) in scores.chunks_exact_mut(keys).zip(max.iter().zip(sum).zip(&*carry)) {
+        for score in &mut *row {
+            *score = math::exp2::<S, E>(*score - max);
+        }
+        if let Some(mask) = sight.mask {
+            for (score, &mask) in row.iter_mut().zip(mask) {
+                *score = if mask == E::ZERO { E::ZERO } else { *score };
+            }
+        }
+        let mut part = E::ZERO;
+        for &weight in &*row {
+            part += weight;
+        }
+        *sum = *sum * carry + part;
+    }
+}
+
+/// Rows of scores that are passed over together.
+const ROWS: usize = 4;
+
+#[inline(always)]
+fn rows_of<E>(rows: &[E], n: usize) -> [&[E]; ROWS] {
+    std::array::from_fn(|i| &rows[i * n..(i + 1) * n])
+}
+
+#[inline(always)]
+fn rows_of_mut<E>(rows: &mut [E], n: usize) -> [&mut [E]; ROWS] {
+    let (a, rows) = rows.split_at_mut(n);
+    let (b, rows) = rows.split_at_mut(n);
+    let (c, d) = rows.split_at_mut(n);
+    [a, b, c, d]
+}
+
+/// The larger, or the first where the second is NaN.
+#[inline(always)]
+fn larger<E: Real>(a: E, b: E) -> E {
+    if b > a { b } else { a }
+}
+
+/// Turns what the maxima were into what earlier sums must be multiplied by.
+#[inline(always)]
+fn carry_on<S: Simd, E: Real>(max: &[E], carry: &mut [E]) {
+    for (carry, &max) in carry.iter_mut().zip(max) {
+        // They are both −∞ as long as nothing was seen.
+        *carry = if *carry == max { E::ONE } else { math::exp2::<S, E>(*carry - max) };
     }
 }
 
@@ -121,15 +234,15 @@ fn scale_rows<S: Simd, E: Real>(factors: &[E], x: &mut [E]) {
     }
 }
 
-/// Turns scores into the softmax's values, of which `lse` has the denominators' logarithms.
+/// Turns scores into the softmax's values, of which `lse` has the denominators' logarithms, to base 2.
 #[inline(always)]
 fn weigh_again<S: Simd, E: Real>(sight: Sight<'_, E>, lse: &[E], scores: &mut [E]) {
     for (j, row) in scores.chunks_exact_mut(sight.n).enumerate() {
-        let from = sight.from(j);
-        let (unseen, row) = row.split_at_mut(from);
+        let (unseen, row) = row.split_at_mut(sight.from(j));
+        let lse = &lse[unseen.len()..];
         unseen.fill(E::ZERO);
-        for (score, &lse) in row.iter_mut().zip(&lse[from..]) {
-            *score = math::exp::<S, E>(*score - lse);
+        for (score, &lse) in row.iter_mut().zip(lse) {
+            *score = math::exp2::<S, E>(*score - lse);
         }
     }
 }
@@ -140,8 +253,8 @@ fn slopes<S: Simd, E: Real>(sight: Sight<'_, E>, factor: f64, weights: &[E], del
     let factor = E::from_f64(factor);
     let rows = slopes.chunks_exact_mut(sight.n).zip(weights.chunks_exact(sight.n));
     for (j, (row, weights)) in rows.enumerate() {
-        let from = sight.from(j);
-        let (unseen, row) = row.split_at_mut(from);
+        let (unseen, row) = row.split_at_mut(sight.from(j));
+        let from = unseen.len();
         unseen.fill(E::ZERO);
         for ((slope, &weight), &delta) in row.iter_mut().zip(&weights[from..]).zip(&delta[from..]) {
             *slope = weight * (*slope - delta) * factor;
@@ -170,6 +283,8 @@ fn is_finite<S: Simd, E: Real>((rows, cols): (usize, usize), step: usize, x: &[E
 #[derive(Clone, Copy)]
 struct Weights<'a, E> {
     data: &'a [E],
+    rows: usize,
+    terms: usize,
     row: usize,
     term: usize,
 }
@@ -177,29 +292,28 @@ struct Weights<'a, E> {
 impl<'a, E> Weights<'a, E> {
     /// A row for each key, as they lie.
     fn by_key(data: &'a [E], n: usize) -> Self {
-        Self { data, row: n, term: 1 }
+        Self { data, rows: data.len() / n, terms: n, row: n, term: 1 }
     }
 
-    /// A row for each query.
+    /// The same, a row for each query.
     fn by_query(data: &'a [E], n: usize) -> Self {
-        Self { data, row: 1, term: n }
+        Self { data, rows: n, terms: data.len() / n, row: 1, term: n }
+    }
+
+    /// Some of the rows, and some of the terms.
+    fn part(self, rows: Range<usize>, terms: Range<usize>) -> Self {
+        let data = &self.data[rows.start * self.row + terms.start * self.term..];
+        Self { data, rows: rows.len(), terms: terms.len(), ..self }
     }
 }
 
 /// C += A·B, passing over what has no weight: NaN in a row of B that is not seen stays there.
 #[inline(always)]
-fn skipping_product<S: Simd, E: Real>(
-    a: Weights<'_, E>,
-    terms: usize,
-    b: &[E],
-    b_row: usize,
-    c: &mut [E],
-    c_row: usize,
-) {
+fn skipping_product<S: Simd, E: Real>(a: Weights<'_, E>, b: &[E], b_row: usize, c: &mut [E], c_row: usize) {
     for (i, c) in c.chunks_exact_mut(c_row).enumerate() {
         for (j, c) in c.iter_mut().enumerate() {
             let mut sum = E::ZERO;
-            for p in 0..terms {
+            for p in 0..a.terms {
                 let weight = a.data[i * a.row + p * a.term];
                 if weight != E::ZERO {
                     sum = weight.mul_add::<S>(b[p * b_row + j], sum);
@@ -207,135 +321,6 @@ fn skipping_product<S: Simd, E: Real>(
             }
             *c += sum;
         }
-    }
-}
-
-/// Rows of `width` values that several threads write, each thread its own.
-struct Sheet<'a, E> {
-    data: *mut E,
-    at: Strides,
-    batch: usize,
-    tokens: usize,
-    heads: usize,
-    width: usize,
-    life: PhantomData<&'a mut [E]>,
-}
-
-// SAFETY: a sheet stands for a `&mut [E]`; threads write through it only rows that `row`'s caller promises to be theirs.
-unsafe impl<E: Send> Sync for Sheet<'_, E> {}
-
-/// How large a tensor `[batch, tokens, heads, width]` is, and where its rows lie.
-#[derive(Clone, Copy)]
-struct Extent {
-    at: Strides,
-    batch: usize,
-    tokens: usize,
-    heads: usize,
-    width: usize,
-}
-
-impl Extent {
-    fn is_empty(&self) -> bool {
-        self.batch == 0 || self.tokens == 0 || self.heads == 0 || self.width == 0
-    }
-
-    /// How far a token reaches, not empty.
-    fn token(&self, name: &str) -> usize {
-        reach(name, self.heads - 1, self.at.head, self.width)
-    }
-
-    /// How far a sample reaches, not empty.
-    fn sample(&self, name: &str) -> usize {
-        reach(name, self.tokens - 1, self.at.token, self.token(name))
-    }
-
-    /// How many values there must be.
-    fn len(&self, name: &str) -> usize {
-        if self.is_empty() { 0 } else { reach(name, self.batch - 1, self.at.batch, self.sample(name)) }
-    }
-
-    /// Whether no two rows share a value: along each axis, from the narrowest to the widest, a step is at least as long
-    /// as all that came before.
-    fn is_injective(&self, name: &str) -> bool {
-        let mut axes =
-            [(self.at.batch, self.batch), (self.at.token, self.tokens), (self.at.head, self.heads)];
-        axes.sort_unstable();
-        let mut end = self.width;
-        axes.iter().filter(|(_, n)| *n > 1).all(|&(step, n)| {
-            let apart = step >= end;
-            end = reach(name, n - 1, step, end);
-            apart
-        })
-    }
-}
-
-/// Whether the rows of three tensors in one view share no value, where no two rows of one do. They lie side by side in
-/// each sample, or in each token.
-fn are_apart(name: &str, parts: [(usize, Extent); 3]) -> bool {
-    if parts.iter().any(|(_, e)| e.is_empty()) {
-        return true;
-    }
-    // Whether stretches are apart, and from where to where they reach.
-    let stretch = |len: &dyn Fn(&Extent) -> usize| {
-        let mut parts = parts.map(|(start, e)| (start, reach(name, 1, start, len(&e))));
-        parts.sort_unstable();
-        (parts.windows(2).all(|w| w[0].1 <= w[1].0), parts[2].1 - parts[0].0)
-    };
-    let equal = |step: &dyn Fn(&Extent) -> usize| parts.iter().all(|(_, e)| step(e) == step(&parts[0].1));
-    let first = parts[0].1;
-    let batch = |reach: usize| first.batch == 1 || equal(&|e| e.at.batch) && first.at.batch >= reach;
-    let (apart, width) = stretch(&|e| e.sample(name));
-    if apart && batch(width) {
-        return true;
-    }
-    let (apart, width) = stretch(&|e| e.token(name));
-    let tokens = parts.iter().map(|(_, e)| e.tokens).max().unwrap_or(1);
-    apart
-        && equal(&|e| e.at.token)
-        && first.at.token >= width
-        && batch(reach(name, tokens - 1, first.at.token, width))
-}
-
-impl<'a, E: Real> Sheet<'a, E> {
-    /// Panics if there are fewer values or if rows overlap.
-    #[track_caller]
-    fn new(name: &str, data: &'a mut [E], extent: Extent) -> Self {
-        let len = data.len();
-        Self::part(name, data.as_mut_ptr(), len, extent)
-    }
-
-    /// As `new`, of a part of a view.
-    #[track_caller]
-    fn part(name: &str, data: *mut E, len: usize, extent: Extent) -> Self {
-        assert!(extent.len(name) <= len, "{name}: {len} values where {} are written", extent.len(name));
-        assert!(extent.is_empty() || extent.is_injective(name), "{name}: rows that are written overlap");
-        let Extent { at, batch, tokens, heads, width } = extent;
-        Self { data, at, batch, tokens, heads, width, life: PhantomData }
-    }
-
-    /// Three in one view. Panics if there are fewer values or if rows overlap.
-    #[track_caller]
-    fn packed(name: &str, data: &'a mut [E], parts: [(usize, Extent); 3]) -> [Self; 3] {
-        let len = data.len();
-        assert!(are_apart(name, parts), "{name}: rows that are written overlap");
-        let data = data.as_mut_ptr();
-        parts.map(|(start, extent)| {
-            assert!(start <= len, "{name}: {len} values, and a part that starts at {start}");
-            Self::part(name, data.wrapping_add(start), len - start, extent)
-        })
-    }
-
-    /// One row.
-    ///
-    /// # Safety
-    /// The row is this thread's alone, and no other slice of it is in use.
-    #[allow(clippy::mut_from_ref, reason = "that it is exclusive is the caller's promise")]
-    unsafe fn row(&self, batch: usize, token: usize, head: usize) -> &mut [E] {
-        assert!(batch < self.batch && token < self.tokens && head < self.heads, "a row of the tensor");
-        let start = batch * self.at.batch + token * self.at.token + head * self.at.head;
-        // SAFETY: the row is one of the tensor's, which lie within the view that it was made from, as `part` checked;
-        // no other row has one of its values, as `new` and `packed` checked; and the caller has it alone.
-        unsafe { std::slice::from_raw_parts_mut(self.data.wrapping_add(start), self.width) }
     }
 }
 
@@ -426,6 +411,16 @@ impl<'a, E: Real> Operands<'a, E> {
     }
 }
 
+/// The heads that share keys as so many queries, where there is one query only: then they pass over the keys together.
+fn together(s: &AttentionSpec) -> AttentionSpec {
+    let group = s.heads / s.kv_heads.max(1);
+    if s.q_len != 1 || group * s.kv_heads != s.heads {
+        return *s;
+    }
+    let rows = |at: Strides| Strides { token: at.head, head: at.head.saturating_mul(group), ..at };
+    AttentionSpec { q_len: group, heads: s.kv_heads, causal: false, q: rows(s.q), y: rows(s.y), ..*s }
+}
+
 /// The extent of a tensor of queries.
 fn queries(s: &AttentionSpec, at: Strides) -> Extent {
     Extent { at, batch: s.batch, tokens: s.q_len, heads: s.heads, width: s.head_dim }
@@ -455,24 +450,76 @@ impl<E: Real> Kernels<E> {
         gemm::product(self.isa, Threads::This, &a, &b, start, Unary::Identity, c, c_row);
     }
 
-    /// c += weights·b. Where some weights stand for what is not seen, `partial`, what b holds there must not matter.
-    fn weighted(
-        &self,
-        weights: Weights<'_, E>,
-        (m, terms): (usize, usize),
-        b: Mat<'_, E>,
-        partial: bool,
-        c: &mut [E],
-    ) {
-        let n = c.len() / m;
-        let (values, step) = b.rows();
-        if partial && !run::is_finite(self.isa, (terms, n), step, values) {
-            return run::skipping_product(self.isa, weights, terms, values, step, c, n);
+    /// The products of each of a tile's keys, or values, with each of its queries, of which it has the transpose:
+    /// a row for each key. Those of keys that are not seen may be left out.
+    fn scores(&self, sight: Sight<'_, E>, keys: Mat<'_, E>, turned: &[E], scores: &mut [E]) {
+        let (n, (len, d)) = (sight.n, keys.shape());
+        if sight.first(len - 1) == 0 {
+            return self.tile(keys, Mat::new(turned, d, n), Start::Zero, scores, n);
         }
-        let a = if weights.term == 1 {
-            Mat::strided(weights.data, m, terms, weights.row)
+        for j in (0..len).step_by(PART) {
+            let to = len.min(j + PART);
+            // Whole vectors.
+            let from = sight.first(j) / PART * PART;
+            if from < n {
+                let queries = Mat::strided(&turned[from..], d, n - from, n);
+                self.tile(keys.some(j..to), queries, Start::Zero, &mut scores[j * n + from..to * n], n);
+            }
+        }
+    }
+
+    /// sums += weights·b, a row for each query.
+    fn by_query(&self, sight: Sight<'_, E>, weights: &[E], b: Mat<'_, E>, sums: &mut [E]) {
+        let (n, (len, d)) = (sight.n, b.shape());
+        let (weights, holes) = (Weights::by_query(weights, n), sight.has_holes(len));
+        if sight.first(len - 1) == 0 {
+            return self.weighted(weights, b, if holes { 0..len } else { 0..0 }, sums);
+        }
+        for i in (0..n).step_by(PART) {
+            let to = n.min(i + PART);
+            let (least, seen) = (sight.seen(i, len), sight.seen(to - 1, len));
+            if seen > 0 {
+                let unseen = if holes { 0 } else { least }..seen;
+                let weights = weights.part(i..to, 0..seen);
+                self.weighted(weights, b.some(0..seen), unseen, &mut sums[i * d..to * d]);
+            }
+        }
+    }
+
+    /// sums += weights·b, a row for each key.
+    fn by_key(&self, sight: Sight<'_, E>, weights: &[E], b: Mat<'_, E>, sums: &mut [E]) {
+        let (n, d) = b.shape();
+        let len = weights.len() / n;
+        let (weights, holes) = (Weights::by_key(weights, n), sight.has_holes(len));
+        if sight.first(len - 1) == 0 {
+            return self.weighted(weights, b, if holes { 0..n } else { 0..0 }, sums);
+        }
+        for j in (0..len).step_by(PART) {
+            let to = len.min(j + PART);
+            let (from, most) = (sight.first(j), sight.first(to - 1));
+            if from < n {
+                let unseen = 0..if holes { n } else { most } - from;
+                let weights = weights.part(j..to, from..n);
+                self.weighted(weights, b.some(from..n), unseen, &mut sums[j * d..to * d]);
+            }
+        }
+    }
+
+    /// c += weights·b. Among the terms `unseen`, some weights stand for what is not seen, and what b holds there must
+    /// not matter.
+    fn weighted(&self, weights: Weights<'_, E>, b: Mat<'_, E>, unseen: Range<usize>, c: &mut [E]) {
+        let Weights { data, rows, terms, row, term } = weights;
+        let n = c.len() / rows;
+        if !unseen.is_empty() {
+            let ((doubtful, step), size) = (b.some(unseen.clone()).rows(), (unseen.len(), n));
+            if !run::is_finite(self.isa, size, step, doubtful) {
+                return run::skipping_product(self.isa, weights, b.rows().0, step, c, n);
+            }
+        }
+        let a = if term == 1 {
+            Mat::strided(data, rows, terms, row)
         } else {
-            Mat::strided(weights.data, terms, m, weights.term).t()
+            Mat::strided(data, terms, rows, term).t()
         };
         self.tile(a, b, Start::Add, c, n);
     }
@@ -488,6 +535,7 @@ impl<E: Real> Kernels<E> {
         lse: Option<&mut [E]>,
     ) {
         const NAME: &str = "attention";
+        let s = &together(s);
         let x = Operands::new(NAME, s, q, k, v, mask);
         let y = Sheet::new(NAME, y, queries(s, s.y));
         let lse = lse.map(|lse| {
@@ -520,10 +568,10 @@ impl<E: Real> Kernels<E> {
         let (s, isa) = (x.s, self.isa);
         let (n, d) = (QUERIES.min(s.q_len - i), s.head_dim);
         let g = h / (s.heads / s.kv_heads);
+        let few = n <= FEW && (n == 1 || !s.causal);
         let turned = take(&mut scratch, d * n);
         x.queries(b, h, i, n).pack(isa, 0..n, 0..d, turned);
-        run::scale(isa, s.scale, turned);
-        let turned = Mat::new(turned, d, n);
+        run::scale(isa, s.scale * LOG2_E, turned);
         let (scores, acc) = (take(&mut scratch, KEYS * n), take(&mut scratch, n * d));
         let (max, sum, carry) = (take(&mut scratch, n), take(&mut scratch, n), take(&mut scratch, n));
         acc.fill(E::ZERO);
@@ -534,29 +582,45 @@ impl<E: Real> Kernels<E> {
             let len = KEYS.min(seen - j);
             let sight = x.sight(b, i, n, j, len);
             let scores = &mut scores[..len * n];
-            self.tile(x.keys(b, g, j, len), turned, Start::Zero, scores, n);
-            run::weigh(isa, sight, scores, max, sum, carry);
+            let (keys, values) = (x.keys(b, g, j, len), x.values(b, g, j, len));
+            if few {
+                // Vectors of so few queries would be mostly empty: the keys take their place.
+                let turned_keys = &mut scratch[..d * len];
+                Left::pack(&keys, isa, 0..len, 0..d, turned_keys);
+                let queries = Mat::new(turned, d, n).t();
+                self.tile(queries, Mat::new(turned_keys, d, len), Start::Zero, scores, len);
+                run::weigh_few(isa, sight, scores, max, sum, carry);
+            } else {
+                self.scores(sight, keys, turned, scores);
+                run::weigh(isa, sight, scores, max, sum, carry);
+            }
             if j > 0 {
                 run::scale_rows(isa, carry, acc);
             }
-            let weights = Weights::by_query(scores, n);
-            self.weighted(weights, (n, len), x.values(b, g, j, len), sight.is_partial(len), acc);
+            if few {
+                let weights = Weights { data: scores, rows: n, terms: len, row: len, term: 1 };
+                let unseen = 0..if sight.has_holes(len) { len } else { 0 };
+                self.weighted(weights, values, unseen, acc);
+            } else {
+                self.by_query(sight, scores, values, acc);
+            }
         }
+        for (factor, &sum) in carry.iter_mut().zip(&*sum) {
+            *factor = E::ONE / sum;
+        }
+        run::scale_rows(isa, carry, acc);
         for (r, acc) in acc.chunks_exact_mut(d).enumerate() {
-            let (sum, max) = (sum[r], max[r]);
+            let (sum, max) = (sum[r].to_f64(), max[r].to_f64());
             // SAFETY: this call alone, of all threads', is about the tile that query i + r is in, and the row is not
             // used when the next is taken.
             let y = unsafe { y.row(b, i + r, h) };
-            if sum == E::ZERO {
+            if sum == 0.0 {
                 y.fill(E::ZERO);
             } else {
-                let scale = E::ONE / sum;
-                for (y, acc) in y.iter_mut().zip(acc) {
-                    *y = *acc * scale;
-                }
+                y.copy_from_slice(acc);
             }
             if let Some(lse) = lse {
-                let log = if sum == E::ZERO { f64::INFINITY } else { max.to_f64() + sum.to_f64().ln() };
+                let log = if sum == 0.0 { f64::INFINITY } else { max / LOG2_E + sum.ln() };
                 // SAFETY: as above.
                 unsafe { lse.row(b, i + r, h) }.fill(E::from_f64(log));
             }
@@ -608,7 +672,7 @@ impl<E: Real> Kernels<E> {
             Span,
             Rows<&mut [E]>,
         )| {
-            let mut scratch = Scratch::new(QUERIES * (3 * s.head_dim + 2 * KEYS + 1));
+            let mut scratch = Scratch::new(QUERIES * (3 * s.head_dim + 2 * KEYS + 2));
             for i in 0..count {
                 let (unit, sums) = (first + i, &mut sums[i * cols..(i + 1) * cols]);
                 self.attention_vjp_unit(&back, unit / s.kv_heads, unit % s.kv_heads, sums, &mut scratch);
@@ -633,7 +697,8 @@ impl<E: Real> Kernels<E> {
         let most = QUERIES.min(s.q_len);
         let (turned, turned_dy) = (take(&mut scratch, d * most), take(&mut scratch, d * most));
         let (weights, slopes) = (take(&mut scratch, KEYS * most), take(&mut scratch, KEYS * most));
-        let (acc, delta) = (take(&mut scratch, most * d), take(&mut scratch, most));
+        let (acc, delta, lse) =
+            (take(&mut scratch, most * d), take(&mut scratch, most), take(&mut scratch, most));
         let group = s.heads / s.kv_heads;
         for h in g * group..(g + 1) * group {
             for i in (0..s.q_len).step_by(QUERIES) {
@@ -641,40 +706,37 @@ impl<E: Real> Kernels<E> {
                 let (queries, dy) = (x.queries(b, h, i, n), rows(back.dy, s.y, d, b, h, i, n));
                 let (turned, turned_dy) = (&mut turned[..d * n], &mut turned_dy[..d * n]);
                 queries.pack(isa, 0..n, 0..d, turned);
-                run::scale(isa, s.scale, turned);
+                run::scale(isa, s.scale * LOG2_E, turned);
                 dy.pack(isa, 0..n, 0..d, turned_dy);
-                let (turned, turned_dy) = (Mat::new(turned, d, n), Mat::new(turned_dy, d, n));
-                let (acc, delta) = (&mut acc[..n * d], &mut delta[..n]);
+                let (acc, delta, lse) = (&mut acc[..n * d], &mut delta[..n], &mut lse[..n]);
                 acc.fill(E::ZERO);
                 for (r, delta) in delta.iter_mut().enumerate() {
                     let at = b * s.y.batch + (i + r) * s.y.token + h * s.y.head;
                     *delta = E::from_f64(run::dot(isa, &back.y[at..at + d], &back.dy[at..at + d]));
                 }
-                let lse = &back.lse[(b * s.heads + h) * s.q_len + i..][..n];
+                lse.copy_from_slice(&back.lse[(b * s.heads + h) * s.q_len + i..][..n]);
+                run::scale(isa, LOG2_E, lse);
                 let seen = x.seen(i + n - 1);
                 for j in (0..seen).step_by(KEYS) {
                     let len = KEYS.min(seen - j);
                     let sight = x.sight(b, i, n, j, len);
-                    let partial = sight.is_partial(len);
                     let keys = x.keys(b, g, j, len);
                     let (weights, slopes) = (&mut weights[..len * n], &mut slopes[..len * n]);
-                    self.tile(keys, turned, Start::Zero, weights, n);
+                    self.scores(sight, keys, turned, weights);
                     run::weigh_again(isa, sight, lse, weights);
                     if to_v.is_some() {
-                        let (dv, weights) = (&mut dv[j * d..(j + len) * d], Weights::by_key(weights, n));
-                        self.weighted(weights, (len, n), dy, partial, dv);
+                        self.by_key(sight, weights, dy, &mut dv[j * d..(j + len) * d]);
                     }
                     if to_q.is_none() && to_k.is_none() {
                         continue;
                     }
-                    self.tile(x.values(b, g, j, len), turned_dy, Start::Zero, slopes, n);
+                    self.scores(sight, x.values(b, g, j, len), turned_dy, slopes);
                     run::slopes(isa, sight, s.scale, weights, delta, slopes);
                     if to_k.is_some() {
-                        let (dk, slopes) = (&mut dk[j * d..(j + len) * d], Weights::by_key(slopes, n));
-                        self.weighted(slopes, (len, n), queries, partial, dk);
+                        self.by_key(sight, slopes, queries, &mut dk[j * d..(j + len) * d]);
                     }
                     if to_q.is_some() {
-                        self.weighted(Weights::by_query(slopes, n), (n, len), keys, partial, acc);
+                        self.by_query(sight, slopes, keys, acc);
                     }
                 }
                 if let Some(dq) = to_q {

@@ -66,6 +66,7 @@ families! {
         );
         fn gated(s: &GatedSpec, x: In<'_, E>, y: Out<'_, E>);
         fn gated_vjp(s: &GatedSpec, x: In<'_, E>, dy: In<'_, E>, dx: Out<'_, E>);
+        fn copy_unless(switch: In<'_, E>, x: In<'_, E>, y: Out<'_, E>);
         fn add_assign(x: In<'_, E>, y: Out<'_, E>);
         fn fill(value: f64, y: Out<'_, E>);
         fn copy(x: In<'_, E>, y: Out<'_, E>);
@@ -77,6 +78,7 @@ families! {
             s: &LinearSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: In<'_, E>, dy: In<'_, E>,
             dx: Option<Out<'_, E>>, dw: Option<Out<'_, E>>, db: Option<Out<'_, E>>, scratch: Out<'_, E>
         );
+        fn linear_add(s: &LinearSpec, x: In<'_, E>, w: In<'_, E>, y: Out<'_, E>);
         const fn linear_route(s: LinearSpec) = gemm::Route::new(s.inputs, s.outputs, !s.transposed).name();
     }
     Conv {
@@ -141,6 +143,7 @@ families! {
         fn broadcast_rows(rows: usize, x: In<'_, E>, y: Out<'_, E>);
         fn sum_rows(rows: usize, x: In<'_, E>, y: Out<'_, E>);
         fn permute(rows: usize, s: &PermuteSpec, x: In<'_, E>, y: Out<'_, E>);
+        fn sinusoids(s: &SinusoidSpec, y: Out<'_, E>);
         fn rope(s: &RopeSpec, inverse: bool, x: In<'_, E>, y: Out<'_, E>);
     }
     Table {
@@ -149,6 +152,28 @@ families! {
     }
     Random {
         fn dropout(stream: Stream, rate: f64, x: In<'_, E>, y: Out<'_, E>);
+        fn hash_dropout(stream: Stream, rate: f64, x: In<'_, E>, y: Out<'_, E>);
+        fn normal(stream: Stream, y: Out<'_, E>);
+        fn gaussian(
+            s: &GaussianSpec, mean: In<'_, E>, log_std: In<'_, E>, noise: Option<In<'_, E>>, sample: Out<'_, E>,
+            log_prob: Option<Out<'_, E>>
+        );
+        fn gaussian_vjp(
+            s: &GaussianSpec, mean: In<'_, E>, log_std: In<'_, E>, noise: Option<In<'_, E>>, dsample: In<'_, E>,
+            dlog_prob: In<'_, E>, dmean: Option<Out<'_, E>>, dlog_std: Option<Out<'_, E>>
+        );
+    }
+    Recurrent {
+        fn lstm(hidden: usize, gates: Out<'_, E>, c: In<'_, E>, c_next: Out<'_, E>, h_next: Out<'_, E>);
+        fn lstm_vjp(
+            hidden: usize, gates: In<'_, E>, c: In<'_, E>, c_next: In<'_, E>, dh_next: In<'_, E>, dc: Out<'_, E>,
+            dgates: Out<'_, E>
+        );
+        fn gru(hidden: usize, gates: Out<'_, E>, recurrent: In<'_, E>, h: In<'_, E>, h_next: Out<'_, E>);
+        fn gru_vjp(
+            hidden: usize, gates: In<'_, E>, recurrent: In<'_, E>, h: In<'_, E>, dh: Out<'_, E>, dgates: Out<'_, E>,
+            drecurrent: Out<'_, E>
+        );
     }
     Loss {
         fn mse(reduction: Reduction, x: In<'_, E>, target: In<'_, E>, dx: Option<Out<'_, E>>) -> f64;

@@ -339,6 +339,11 @@ impl<E: Real> Kernels<E> {
         });
     }
 
+    pub(crate) fn copy_unless(&self, switch: &[E], x: &[E], y: &mut [E]) {
+        assert_eq!(switch.len(), 1, "copy_unless: the switch is one value");
+        if switch[0] > E::lit(0.5) { self.fill(0.0, y) } else { self.copy(x, y) }
+    }
+
     pub(crate) fn binary(&self, f: Binary, a: &[E], b: &[E], y: &mut [E]) {
         assert_eq!(a.len(), y.len(), "binary: a and y differ in length");
         assert_eq!(b.len(), y.len(), "binary: b and y differ in length");

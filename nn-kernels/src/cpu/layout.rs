@@ -3,7 +3,7 @@ use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::size::{reach, size};
 use super::{Real, kernels::Kernels};
-use crate::ops::{Block, PermuteSpec, RopeSpec};
+use crate::ops::{Block, PermuteSpec, RopeSpec, SinusoidSpec};
 
 kernels! {
     fn permute<E>(loops: Loops, x: &[E], y: &mut [E]);
@@ -169,6 +169,25 @@ impl<E: Real> Kernels<E> {
         }
     }
 
+    pub(crate) fn sinusoids(&self, s: &SinusoidSpec, y: &mut [E]) {
+        assert!(s.dim.is_multiple_of(2) && s.dim > 0, "sinusoids: a token of {} values has no pairs", s.dim);
+        assert!(s.first.checked_add(s.rows).is_some(), "sinusoids: positions from {} on overflow", s.first);
+        let len = size("sinusoids", &[s.rows, s.dim]);
+        assert_eq!(y.len(), len, "sinusoids: y is not {} tokens of {} values", s.rows, s.dim);
+        // An angle costs some fifty times a value's move.
+        let grain = (rows_per_task(s.dim) / 50).max(1);
+        par::split(s.rows, grain, Rows(y, s.dim), &|row, y: Rows<&mut [E]>| {
+            for (t, y) in y.0.chunks_exact_mut(s.dim).enumerate() {
+                let position = (s.first + row + t) as f64;
+                for (j, pair) in y.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                    let angle = position * s.theta.powf(-2.0 * j as f64 / s.dim as f64);
+                    let (sin, cos) = angle.sin_cos();
+                    *pair = [E::from_f64(sin), E::from_f64(cos)];
+                }
+            }
+        });
+    }
+
     pub(crate) fn rope(&self, s: &RopeSpec, inverse: bool, x: &[E], y: &mut [E]) {
         assert!(
             s.rotary.is_multiple_of(2) && s.rotary > 0,
@@ -327,6 +346,29 @@ mod tests {
             device.rope(&s, true, &y, &mut back);
             assert_close(&back, &x, 1e-14, "turned back");
         }
+    }
+
+    #[test]
+    fn sines_and_cosines_are_those_of_their_positions() {
+        for device in devices::<f64>() {
+            let mut y = vec![f64::NAN; 12];
+            device.sinusoids(&SinusoidSpec { rows: 2, first: 3, dim: 6, theta: 100.0 }, &mut y);
+            for (at, y) in y.iter().enumerate() {
+                let (t, j) = (at / 6 + 3, at % 6 / 2);
+                let angle = t as f64 / 100f64.powf(2.0 * j as f64 / 6.0);
+                let expected = if at % 2 == 0 { angle.sin() } else { angle.cos() };
+                assert!((y - expected).abs() < 1e-15);
+            }
+        }
+        let run = |threads| {
+            on_threads(threads, || {
+                let mut y = vec![0.0; 500 * 64];
+                let s = SinusoidSpec { rows: 500, first: 1, dim: 64, theta: 1e4 };
+                devices::<f32>()[0].sinusoids(&s, &mut y);
+                y
+            })
+        };
+        assert!(run(1) == run(4));
     }
 
     #[test]

@@ -29,6 +29,13 @@ impl<E: Real> Kernels<E> {
         self.affine(s, s.act, x, w, b, y);
     }
 
+    pub(crate) fn linear_add(&self, s: &LinearSpec, x: &[E], w: &[E], y: &mut [E]) {
+        check("linear_add", s, x, w, y.len(), None);
+        assert_eq!(s.act, Unary::Identity, "linear_add: an activation");
+        let x = Mat::new(x, s.rows, s.inputs);
+        gemm::matrices(self.isa, x, weight(s, w), Start::Add, Unary::Identity, y);
+    }
+
     pub(crate) fn linear_vjp(
         &self,
         s: &LinearSpec,
@@ -149,6 +156,24 @@ mod tests {
     fn forward_is_the_sum_of_products() {
         forward_matches::<f32>(2e-7);
         forward_matches::<f64>(1e-15);
+    }
+
+    #[test]
+    fn products_are_added_to_what_is_there() {
+        for device in devices::<f64>() {
+            for s in shapes() {
+                let (x, w, y) = (
+                    random(1, s.rows * s.inputs),
+                    random(2, s.inputs * s.outputs),
+                    random(3, s.rows * s.outputs),
+                );
+                let mut sum = y.clone();
+                device.linear_add(&s, &x, &w, &mut sum);
+                let product = reference(&s, &x, &w, &vec![0.0; s.outputs]);
+                let expected: Vec<_> = y.iter().zip(product).map(|(y, p)| y + p).collect();
+                assert_close(&sum, &expected, 1e-15 * (s.inputs as f64).sqrt(), &format!("{device:?} {s:?}"));
+            }
+        }
     }
 
     fn vjp_matches<E: Real>(tolerance: f64) {

@@ -48,6 +48,16 @@ pub(crate) fn exp<S: Simd, E: Real>(x: E) -> E {
     (E::ONE + p) * a * b
 }
 
+/// 2ˣ for x up to 100, in half the time; 0 where that is no normal number.
+#[inline(always)]
+pub(crate) fn exp2<S: Simd, E: Real>(x: E) -> E {
+    let low = E::lit(E::EXP2_LOW);
+    let in_range = if x < low { low } else { x };
+    let shifted = in_range + E::ROUNDER;
+    let power = polynomial::<S, E>(E::EXP2, in_range - (shifted - E::ROUNDER)) * E::power_of_2(shifted);
+    if x < low { E::ZERO } else { power }
+}
+
 /// eˣ − 1, right to the last places near 0 too, for x up to 80.
 #[inline(always)]
 pub(crate) fn exp_m1<S: Simd, E: Real>(x: E) -> E {
@@ -112,6 +122,38 @@ mod tests {
 
     kernels! {
         fn all<E>(x: &[E], y: &mut [[E; 5]]);
+        fn powers<E>(x: &[E], y: &mut [E]);
+    }
+
+    #[inline(always)]
+    fn powers<S: Simd, E: Real>(x: &[E], y: &mut [E]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = exp2::<S, E>(x);
+        }
+    }
+
+    fn powers_of_2<E: Real>(last_place: f64) {
+        let x: Vec<E> = sweep(-60, 6).into_iter().filter(|x| *x <= 100.0).map(E::from_f64).collect();
+        for device in devices::<E>() {
+            let mut y = vec![E::ZERO; x.len()];
+            run::powers(device.isa, &x, &mut y);
+            for (x, y) in x.iter().zip(&y) {
+                let expected = if x.to_f64() < E::EXP2_LOW { 0.0 } else { x.to_f64().exp2() };
+                let error = (y.to_f64() - expected).abs();
+                assert!(error <= 2.0 * last_place * expected, "{device:?} {x}: {y}, not {expected:e}");
+            }
+            let x = [0.0, -1.0, f64::NEG_INFINITY, f64::NAN, -1e30].map(E::from_f64);
+            let mut y = [E::ONE; 5];
+            run::powers(device.isa, &x, &mut y);
+            assert_eq!([y[0], y[1], y[2], y[4]].map(|y| y.to_f64()), [1.0, 0.5, 0.0, 0.0]);
+            assert!(y[3].to_f64().is_nan());
+        }
+    }
+
+    #[test]
+    fn powers_of_2_are_right_to_two_last_places() {
+        powers_of_2::<f32>(f64::from(f32::EPSILON));
+        powers_of_2::<f64>(f64::EPSILON);
     }
 
     #[inline(always)]

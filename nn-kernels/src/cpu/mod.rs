@@ -35,6 +35,7 @@ mod optim;
 mod patches;
 mod pool;
 mod random;
+mod recurrent;
 mod softmax;
 mod table;
 

@@ -24,6 +24,12 @@ pub trait Real: Float + Compiled<Self> {
     const ROUNDER: Self;
     /// 2ⁿ as two factors, for an n to which [`ROUNDER`](Self::ROUNDER) was added.
     fn powers_of_2(shifted: Self) -> (Self, Self);
+    /// 2ⁿ, if that is a normal number, for an n to which [`ROUNDER`](Self::ROUNDER) was added.
+    fn power_of_2(shifted: Self) -> Self;
+    /// Below this, 2ˣ is taken to be 0.
+    const EXP2_LOW: f64;
+    /// 2ʳ as a polynomial in r, from −½ to ½: Chebyshev interpolants, made with 60 digits.
+    const EXP2: &'static [f64];
     /// log 2 as a sum, the first part with so few digits that its product with any exponent is exact.
     const LN_2: (Self, Self);
     /// Beyond these, eˣ is 0 and ∞.
@@ -77,6 +83,11 @@ macro_rules! real {
                 let power = |n: $bits| $t::from_bits(n.wrapping_add($bias) << $digits);
                 (power(half), power(n.wrapping_sub(half)))
             }
+            #[inline(always)]
+            fn power_of_2(shifted: Self) -> Self {
+                // The shift leaves nothing of what was added.
+                $t::from_bits(shifted.to_bits().wrapping_add($bias) << $digits)
+            }
             $($constants)+
         }
     };
@@ -86,6 +97,16 @@ real!(f32, F32, u32, 23, 127, {
     const LN_2: (f32, f32) = (0.693_359_375, -2.121_944_4e-4);
     const EXP_RANGE: (f64, f64) = (-104.0, 89.0);
     const EXP: &'static [f64] = &exp_series::<6>();
+    const EXP2_LOW: f64 = -125.0;
+    const EXP2: &'static [f64] = &[
+        1.0,
+        0.693147206703,
+        0.240226509223,
+        0.0555032722667,
+        0.00961805667852,
+        0.00134004281776,
+        0.000154614446986,
+    ];
     const ERF_NEAR: &'static [f64] = &[
         1.128379166,
         -0.3761262667,
@@ -105,6 +126,22 @@ real!(f64, F64, u64, 52, 1023, {
     const LN_2: (f64, f64) = (0.693_147_180_369_123_816_490, 1.908_214_929_270_587_700_02e-10);
     const EXP_RANGE: (f64, f64) = (-746.0, 710.0);
     const EXP: &'static [f64] = &exp_series::<12>();
+    const EXP2_LOW: f64 = -1021.0;
+    const EXP2: &'static [f64] = &[
+        1.0,
+        std::f64::consts::LN_2,
+        0.24022650695910071228,
+        0.055504108664821698992,
+        0.0096181291076284830543,
+        0.0013333558146390352775,
+        0.00015403530393362755291,
+        0.000015252733856293466416,
+        1.3215486815999976975e-6,
+        1.017805119296064896e-7,
+        7.0548943863483480445e-9,
+        4.4566753410492058782e-10,
+        2.5733568308756891235e-11,
+    ];
     const ERF_NEAR: &'static [f64] = &[
         std::f64::consts::FRAC_2_SQRT_PI,
         -0.376126389031835404,

@@ -111,6 +111,8 @@ pub trait Elementwise: Memory {
     fn gated(&self, s: &GatedSpec, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// Gradient of [`gated`](Self::gated).
     fn gated_vjp(&self, s: &GatedSpec, x: View<'_, Self>, dy: View<'_, Self>, dx: ViewMut<'_, Self>);
+    /// y = x, or 0 where the one value of `switch` is more than ½.
+    fn copy_unless(&self, switch: View<'_, Self>, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// y += x.
     fn add_assign(&self, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// y = value everywhere.

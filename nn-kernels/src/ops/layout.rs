@@ -56,6 +56,19 @@ pub struct RopeSpec {
     pub interleaved: bool,
 }
 
+/// Sines and cosines of the positions of `rows` tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SinusoidSpec {
+    /// Tokens.
+    pub rows: usize,
+    /// Position of the first.
+    pub first: usize,
+    /// Values of a token; even.
+    pub dim: usize,
+    /// Base of the angles: position·theta^(−2j/dim), in double precision.
+    pub theta: f64,
+}
+
 /// Moving values about.
 pub trait Layout: Memory {
     /// For each row, y's block = x's block of the same `cols`.
@@ -74,6 +87,8 @@ pub trait Layout: Memory {
     fn sum_rows(&self, rows: usize, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// Reorders the axes of each of `rows` samples.
     fn permute(&self, rows: usize, s: &PermuteSpec, x: View<'_, Self>, y: ViewMut<'_, Self>);
+    /// y[t, 2j] = the sine and y[t, 2j + 1] = the cosine of the angle j of position `first` + t.
+    fn sinusoids(&self, s: &SinusoidSpec, y: ViewMut<'_, Self>);
     /// Turns each pair by its angle, or back by it: the inverse is the gradient.
     fn rope(&self, s: &RopeSpec, inverse: bool, x: View<'_, Self>, y: ViewMut<'_, Self>);
 }

@@ -64,6 +64,8 @@ pub trait Linear: Memory {
         db: Option<ViewMut<'_, Self>>,
         scratch: ViewMut<'_, Self>,
     );
+    /// y += x·W, for an [`act`](LinearSpec::act) that is the identity.
+    fn linear_add(&self, s: &LinearSpec, x: View<'_, Self>, w: View<'_, Self>, y: ViewMut<'_, Self>);
     /// The name of the kernel that [`linear`](Self::linear) takes for this layer, whatever the number of rows.
     fn linear_route(s: &LinearSpec) -> &'static str;
 }

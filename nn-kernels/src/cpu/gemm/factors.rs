@@ -44,6 +44,18 @@ impl<'a, E> Mat<'a, E> {
         Self { rows: self.cols, cols: self.rows, row: self.col, col: self.row, ..self }
     }
 
+    /// Rows and columns.
+    pub(crate) fn shape(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
+    /// Some of the rows of a matrix whose rows lie as rows. Panics if there are fewer.
+    #[track_caller]
+    pub(crate) fn some(&self, rows: Range<usize>) -> Self {
+        assert!(rows.end <= self.rows && self.col == 1, "rows of a matrix of {} rows", self.rows);
+        Self::strided(&self.data[rows.start * self.row..], rows.len(), self.cols, self.row)
+    }
+
     /// The values of a matrix whose rows lie as rows, and how far apart these start. The last row ends where the values
     /// do.
     pub(crate) fn rows(&self) -> (&'a [E], usize) {

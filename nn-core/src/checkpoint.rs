@@ -408,9 +408,8 @@ pub(crate) fn load_partial<M: Declared, D: Device>(
     let bytes = open(path)?;
     let file = parse(path, &bytes)?;
     let refuse = |reason: String| Error::NotPartial { path: path.to_owned(), reason };
-    if let Some(prefix) = partial.idle(file.names()) {
-        let near = nearest(prefix, file.names()).map(|n| format!("; it has `{n}`")).unwrap_or_default();
-        return Err(refuse(format!("no name in it begins with `{prefix}`{near}")));
+    if let Some(reason) = partial.idle(file.names()) {
+        return Err(refuse(reason));
     }
     let mut names = HashMap::new();
     for name in file.names() {

@@ -17,6 +17,10 @@ pub(crate) const WIDTH: usize = 384;
 #[module]
 pub(crate) type MiniLm = Bert<30522, 512, 384, 12, 6>;
 
+// Names and shapes are held against the file's when this is compiled, without the file. It also has the numbers
+// from 0 to 511, as `position_ids`.
+nn::checkpoint!("examples/minilm/model.header.json" as MiniLm, extra = allow, dtype = F32);
+
 /// The model with what turns texts into tokens.
 pub(crate) struct Encoder {
     tokenizer: Tokenizer,

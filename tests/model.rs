@@ -329,6 +329,26 @@ fn a_bounded_axis_takes_its_length_from_the_input() {
 }
 
 #[test]
+fn any_number_of_sequences_is_evaluated() {
+    let (loss, targets) = (CrossEntropy::default(), [0, 1, 2, 2, 1, 0]);
+    let evaluate = |capacity| {
+        let mut net = Model::<Bounded>::init(0, capacity).unwrap();
+        net.set_sequences(3);
+        let found = net.evaluate(&X[..12], &targets, &loss).unwrap();
+        // The next call takes as many as were set.
+        assert_eq!(net.forward(&X[..12]).is_ok(), capacity == 3);
+        found
+    };
+    let (small, large) = (evaluate(2), evaluate(3));
+    assert_eq!((small.samples, small.accuracy), (3, large.accuracy));
+    assert!((small.loss - large.loss).abs() < 1e-7);
+    let mut net = Model::<Bounded>::init(0, 1).unwrap();
+    net.set_sequences(2);
+    let long = message(net.evaluate(&[0.0; 20], &[0; 10], &loss));
+    assert_eq!(long, "a length of 5 is more than the model's bound of 4");
+}
+
+#[test]
 fn a_row_of_scores_is_the_last_axis() {
     let mut net = Model::<Reader>::init(0, 2).unwrap();
     let value = net.accumulate(&[0, 1, 2, 6, 5, 4], &[4, 0, 1, 2, 3, 4], &CrossEntropy::default()).unwrap();

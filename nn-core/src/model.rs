@@ -369,7 +369,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         while from < samples {
             let to = samples.min(from.saturating_add(capacity));
             let part = self.workspace.part(x, samples, from, to);
-            let call = Call::inference(self.workspace.extents(&part)?);
+            let call = Call::inference(Workspace::<M, Cpu<E>>::part_extents(&all, to - from)?);
             let (params, state) = (self.weights.params(), State::Read(self.weights.state()));
             self.workspace.forward(&device, params, state, part, call)?;
             let y = self.workspace.output(&device, call);

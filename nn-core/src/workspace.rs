@@ -148,6 +148,12 @@ impl<M: Declared, D: Device> Workspace<M, D> {
         extents_of(&Self::TAKES, &lens, self.sequences)
     }
 
+    /// The extents of `samples` of those that `all` tells of; there is room for them.
+    pub(crate) fn part_extents(all: &Extents, samples: usize) -> Result<Extents, Error> {
+        check_lengths(&Self::TAKES, &all.lengths)?;
+        Ok(Extents { batch: samples, ..*all })
+    }
+
     /// The rows of the output's first tensor.
     pub(crate) fn rows(extents: &Extents) -> Rows {
         let dims = Self::GIVES.dims(0);

@@ -809,6 +809,154 @@ gqa_case("gqa_one_head", 2, 5, 3, 1, 4)
 gqa_case("gqa_full", 2, 5, 3, 3, 2)
 
 
+# Blocks of transformers
+
+
+def projections(c, dim, heads, kv_heads, head, bias=True, out_bias=True, prefix=""):
+    """Parameters of a block of self-attention."""
+    params = {}
+    for name, rows in [("q_proj", heads * head), ("k_proj", kv_heads * head), ("v_proj", kv_heads * head)]:
+        params[f"{prefix}{name}.weight"] = c.randn(rows, dim, scale=dim**-0.5)
+        if bias:
+            params[f"{prefix}{name}.bias"] = c.randn(rows, scale=0.5)
+    params[f"{prefix}o_proj.weight"] = c.randn(dim, heads * head, scale=(heads * head) ** -0.5)
+    if out_bias:
+        params[f"{prefix}o_proj.bias"] = c.randn(dim, scale=0.5)
+    return params
+
+
+def turned(x, theta):
+    """RoPE as `transformers` writes it: x [B, heads, S, head], pairs (j, j + head/2)."""
+    head = x.shape[-1]
+    frequencies = 1.0 / theta ** (torch.arange(0, head, 2, dtype=torch.float64) / head)
+    angles = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), frequencies)
+    angles = torch.cat([angles, angles], -1)
+    half = torch.cat([-x[..., head // 2 :], x[..., : head // 2]], -1)
+    return x * angles.cos() + half * angles.sin()
+
+
+def self_attention(x, p, prefix, heads, kv_heads, causal, theta=None, eps=None):
+    def project(name):
+        return F.linear(x, p[f"{prefix}{name}_weight"], p.get(f"{prefix}{name}_bias"))
+
+    q, k = heads_first(project("q_proj"), heads), heads_first(project("k_proj"), kv_heads)
+    v = heads_first(project("v_proj"), kv_heads)
+    if eps is not None:
+        q = F.rms_norm(q, q.shape[-1:], p[f"{prefix}q_norm_weight"], eps)
+        k = F.rms_norm(k, k.shape[-1:], p[f"{prefix}k_norm_weight"], eps)
+    if theta is not None:
+        q, k = turned(q, theta), turned(k, theta)
+    y = tokens_first(F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True))
+    return F.linear(y, p[f"{prefix}o_proj_weight"], p.get(f"{prefix}o_proj_bias"))
+
+
+def self_attention_case(name, tokens, dim, heads, kv_heads, head, causal, theta=None, eps=None, bias=True, out_bias=True):
+    @case(name)
+    def _(c):
+        c.say(
+            f"self-attention: x [2, {tokens}, {dim}], {heads} heads of {head}, {kv_heads} of keys and values, "
+            f"{'causal' if causal else 'all to all'}, RoPE base {theta}, norm of each head with epsilon {eps}",
+            S=tokens, DIM=dim, H=heads, KV=kv_heads, D=head, causal=causal,
+        )
+        params = projections(c, dim, heads, kv_heads, head, bias, out_bias)
+        if eps is not None:
+            params["q_norm.weight"], params["k_norm.weight"] = c.randn(head, shift=1.0), c.randn(head, shift=1.0)
+        c.run(
+            lambda x, **p: self_attention(x, p, "", heads, kv_heads, causal, theta, eps),
+            c.randn(2, tokens, dim), params=params,
+        )
+
+
+self_attention_case("causal_self_attention", 5, 6, 2, 2, 3, True)
+self_attention_case("self_attention_open", 4, 6, 3, 1, 2, False)
+self_attention_case("self_attention_turned", 5, 6, 4, 2, 4, True, theta=100.0, bias=False, out_bias=False)
+self_attention_case("self_attention_normed", 4, 6, 2, 1, 4, True, theta=10000.0, eps=1e-6, bias=False, out_bias=False)
+self_attention_case("self_attention_normed_only", 4, 6, 2, 2, 3, False, eps=1e-2, bias=True, out_bias=False)
+
+
+def norm(c, dim, name, bias=True):
+    params = {f"{name}.weight": c.randn(dim, scale=0.5, shift=1.0)}
+    if bias:
+        params[f"{name}.bias"] = c.randn(dim, scale=0.5)
+    return params
+
+
+def encoder_case(name, norm_first, eps):
+    """By PyTorch's own layer."""
+
+    @case(name)
+    def _(c):
+        c.say(f"nn.TransformerEncoderLayer, gelu, norm_first={norm_first}: x [2, 4, 6], 2 heads, 10 wide", S=4, DIM=6, H=2, FF=10)
+        mlp = {
+            "mlp.fc1.weight": c.randn(10, 6, scale=0.4), "mlp.fc1.bias": c.randn(10, scale=0.5),
+            "mlp.fc2.weight": c.randn(6, 10, scale=0.3), "mlp.fc2.bias": c.randn(6, scale=0.5),
+        }
+        params = {
+            **norm(c, 6, "norm1"), **projections(c, 6, 2, 2, 3, prefix="attn."), **norm(c, 6, "norm2"), **mlp,
+        }
+        layer = torch.nn.TransformerEncoderLayer(
+            6, 2, 10, dropout=0.0, activation="gelu", layer_norm_eps=eps, batch_first=True, norm_first=norm_first,
+            dtype=torch.float64,
+        )
+
+        def block(x, **p):
+            def three(what):
+                return torch.cat([p[f"attn_{part}_proj_{what}"] for part in "qkv"])
+
+            renamed = {
+                "self_attn.in_proj_weight": three("weight"), "self_attn.in_proj_bias": three("bias"),
+                "self_attn.out_proj.weight": p["attn_o_proj_weight"], "self_attn.out_proj.bias": p["attn_o_proj_bias"],
+                "linear1.weight": p["mlp_fc1_weight"], "linear1.bias": p["mlp_fc1_bias"],
+                "linear2.weight": p["mlp_fc2_weight"], "linear2.bias": p["mlp_fc2_bias"],
+                **{f"{n}.{w}": p[f"{n}_{w}"] for n in ["norm1", "norm2"] for w in ["weight", "bias"]},
+            }
+            return torch.func.functional_call(layer, renamed, (x,))
+
+        c.run(block, c.randn(2, 4, 6), params=params)
+
+
+encoder_case("encoder_block", False, 1e-12)
+encoder_case("encoder_block_pre_norm", True, 1e-6)
+
+
+@case("decoder_block")
+def _(c):
+    c.say("GPT-2's block: x [2, 5, 6], 2 heads, 12 wide, LayerNorm before, gelu by tanh, causal", S=5, DIM=6, H=2, FF=12)
+    mlp = {
+        "mlp.fc1.weight": c.randn(12, 6, scale=0.4), "mlp.fc1.bias": c.randn(12, scale=0.5),
+        "mlp.fc2.weight": c.randn(6, 12, scale=0.3), "mlp.fc2.bias": c.randn(6, scale=0.5),
+    }
+
+    def block(x, **p):
+        h = x + self_attention(F.layer_norm(x, [6], p["norm1_weight"], p["norm1_bias"]), p, "attn_", 2, 2, True)
+        z = F.layer_norm(h, [6], p["norm2_weight"], p["norm2_bias"])
+        z = F.gelu(F.linear(z, p["mlp_fc1_weight"], p["mlp_fc1_bias"]), approximate="tanh")
+        return h + F.linear(z, p["mlp_fc2_weight"], p["mlp_fc2_bias"])
+
+    params = {**norm(c, 6, "norm1"), **projections(c, 6, 2, 2, 3, prefix="attn."), **norm(c, 6, "norm2"), **mlp}
+    c.run(block, c.randn(2, 5, 6), params=params)
+
+
+@case("llama_block")
+def _(c):
+    c.say("Llama's block: x [2, 5, 8], 4 heads of 2, 2 of keys and values, 10 wide, RMSNorm 1e-5, base 10000", S=5, DIM=8, H=4, KV=2, FF=10)
+    mlp = {
+        "mlp.gate_proj.weight": c.randn(10, 8, scale=0.4), "mlp.up_proj.weight": c.randn(10, 8, scale=0.4),
+        "mlp.down_proj.weight": c.randn(8, 10, scale=0.3),
+    }
+
+    def block(x, **p):
+        z = F.rms_norm(x, [8], p["norm1_weight"], 1e-5)
+        h = x + self_attention(z, p, "attn_", 4, 2, True, theta=10000.0)
+        z = F.rms_norm(h, [8], p["norm2_weight"], 1e-5)
+        z = F.silu(F.linear(z, p["mlp_gate_proj_weight"])) * F.linear(z, p["mlp_up_proj_weight"])
+        return h + F.linear(z, p["mlp_down_proj_weight"])
+
+    attn = projections(c, 8, 4, 2, 2, bias=False, out_bias=False, prefix="attn.")
+    params = {**norm(c, 8, "norm1", bias=False), **attn, **norm(c, 8, "norm2", bias=False), **mlp}
+    c.run(block, c.randn(2, 5, 8), params=params)
+
+
 @case("repeat_kv_heads")
 def _(c):
     c.say("RepeatKVHeads: [B, S, KV*D] -> [B, S, KV*REP*D], repeat_interleave over heads", S=4, KV=2, REP=3, D=5)

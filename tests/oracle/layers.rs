@@ -324,6 +324,16 @@ cases! {
     gqa_open: GQAAttention<4, 4, 2, 5, No>, (T![4, 20], T![4, 10], T![4, 10]), terms = 5;
     gqa_one_head: GQAAttention<5, 3, 1, 4>, (T![5, 12], T![5, 4], T![5, 4]), terms = 5;
     gqa_full: GQAAttention<5, 3, 3, 2>, (T![5, 6], T![5, 6], T![5, 6]), terms = 5;
+    // A bias of all keys changes nothing: its gradient is zero, and rounding is measured against one.
+    causal_self_attention: CausalSelfAttention<5, 6, 2>, T![5, 6], terms = 24, scale = 1.0;
+    self_attention_open: SelfAttention<4, 6, 3, 1, 0, No>, T![..4, 6], terms = 24, scale = 1.0;
+    self_attention_turned: SelfAttention<5, 6, 4, 2, 4, Yes, Sci<1, 2>, No, No, No>, T![5, 6], terms = 24;
+    self_attention_normed: SelfAttention<4, 6, 2, 1, 4, Yes, Sci<1, 4>, Sci<1, -6>, No, No>, T![4, 6], terms = 24;
+    self_attention_normed_only: SelfAttention<4, 6, 2, 2, 0, No, No, Sci<1, -2>, Yes, No>, T![4, 6], terms = 24;
+    encoder_block: EncoderBlock<4, 6, 2, 10>, T![4, 6], terms = 40, scale = 1.0;
+    encoder_block_pre_norm: EncoderBlockPreNorm<4, 6, 2, 10>, T![..4, 6], terms = 40, scale = 1.0;
+    decoder_block: DecoderBlock<5, 6, 2, 12>, T![5, 6], terms = 40, scale = 1.0;
+    llama_block: LlamaBlock<5, 8, 4, 2, 10>, T![..5, 8], terms = 40;
     repeat_kv_heads: RepeatKVHeads<4, 2, 3, 5>, T![4, 10], terms = 3;
     cross_attention: CrossAttention<6, 2, 4, 6>, (T![4, 6], T![6, 6], T![6, 6]), terms = 6;
     cross_attention_one_query: CrossAttention<4, 1, 1, 5>, (T![1, 4], T![5, 4], T![5, 4]), terms = 5;

@@ -148,7 +148,7 @@ impl Input {
             }
             all.push((hash(&name), name, tensor));
         }
-        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.sort_by_key(|a| a.0);
         all
     }
 

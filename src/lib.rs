@@ -151,6 +151,7 @@ pub use nn_macros::layer;
 /// * `extra = deny`, `note` or `allow`: whether tensors that are no parameter are an error (as for [`Model::load`]), a
 ///   warning (of the lint `deprecated`, the first eight), or nothing (as for [`Model::load_partial`]);
 /// * `prefix = "bert." => "encoder."`: what begins so in the file begins so in the model; `prefix = "bert."` takes it off;
+/// * `rename = "input_layernorm" => "norm1"`: what is called so in the file, wherever it stands, is called so in the model;
 /// * `only = "encoder"`: only the parameters at or below this path are compared;
 /// * `may_lack = "encoder.pooler"`: those may be missing;
 /// * `transposed = "h"`: the file has the matrices at or below this path the other way round, as GPT-2's `Conv1D`;

@@ -133,6 +133,17 @@ layers! {
     cross_attention: CrossAttention<24, 3, 19, 70>, (T![19, 24], T![70, 24], T![70, 24]);
     cross_attention_masked: CrossAttention<24, 3, 19, 41, Yes>, (T![19, 24], T![41, 24], T![41, 24], T![41]);
     repeat_kv_heads: RepeatKVHeads<37, 2, 3, 8>, T![37, 16];
+    causal_self_attention: CausalSelfAttention<37, 24, 3>, T![37, 24];
+    self_attention: SelfAttention<37, 24, 4, 2, 8, No, Sci<1, 4>, Sci<1, -6>, No, No>, T![37, 24];
+    decoder_block: DecoderBlock<37, 24, 3, 50>, T![37, 24];
+    encoder_block: EncoderBlock<37, 24, 3, 50>, T![37, 24];
+    encoder_block_pre_norm: EncoderBlockPreNorm<37, 24, 3, 50>, T![37, 24];
+    llama_block: LlamaBlock<37, 24, 4, 2, 50>, T![37, 24];
+    remat: Remat<Inner>, T![24];
+    tok: Tok<Inner>, T![37, 24];
+    init_with: InitWith<Inner, Orthogonal>, T![24];
+    stop_grad_params: StopGradParams<Inner>, T![24];
+    repeat_conditional: RepeatConditional<Add, 5>, (T![37, 101], T![37, 101]);
     residual: Residual<Inner>, T![24];
     repeat: Repeat<Inner, 5>, T![24];
 }

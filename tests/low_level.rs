@@ -114,7 +114,7 @@ fn state_is_written_in_training_only() {
     let (mut params, mut state) = (vec![0.0f32; L::TREE.params()], vec![0.0f32; L::TREE.state()]);
     for (path, value) in [("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)] {
         let p = table.iter().find(|p| p.path == path).unwrap();
-        let arena = if p.role == Role::State { &mut state } else { &mut params };
+        let arena = if p.role.in_state() { &mut state } else { &mut params };
         p.write(&[value; 2], arena).unwrap();
     }
     let x = [1.0f32, 3.0, 10.0, 30.0];

@@ -181,6 +181,42 @@ fn a_gradient_that_is_not_finite_is_named_by_its_part() {
     assert_eq!(error.to_string(), "the gradient of `key.weight` has a value that is not finite");
 }
 
+#[module]
+struct Frozen {
+    base: StopGradParams<Fused>,
+    #[fused("a", "b")]
+    head: Linear<2, 4>,
+}
+#[module]
+impl Frozen {
+    fn forward(&self, x: T![3]) -> T![4] {
+        self.head(self.base(x))
+    }
+}
+
+#[test]
+fn parts_of_what_is_frozen_stay_and_are_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("net.safetensors");
+    let base = Double::<Fused>::init(3, 1).unwrap();
+    base.save(&path).unwrap();
+    let mut model = Double::<Frozen>::init(4, 3).unwrap();
+    let report = model.load_partial(&path, &Partial::new().prefix("", "base.").only("base")).unwrap();
+    assert_eq!(report.kept, ["a.weight", "a.bias", "b.weight", "b.bias"]);
+    let before = model.weights().get("a.weight").unwrap();
+    model.train_step(&X, &[0.5; 12], &MSE::default(), &mut Adam::new(0.1)).unwrap();
+    for path in paths(&base) {
+        let frozen = format!("base.{path}");
+        assert_eq!(model.weights().get(&frozen).unwrap(), base.weights().get(&path).unwrap(), "{path}");
+        assert!(matches!(model.gradient(&frozen), Err(Error::NotOptimised { .. })));
+    }
+    assert_ne!(model.weights().get("a.weight").unwrap(), before);
+    model.save(&path).unwrap();
+    let mut again = Double::<Frozen>::init(9, 1).unwrap();
+    again.load(&path).unwrap();
+    assert_same(&again, &model);
+}
+
 #[module(rename_all = "camelCase")]
 struct Attention<const D: usize, const KV: usize> {
     #[fused("self.q_proj" = D, "self.k_proj" = { D / KV }, "self.v_proj" = D / KV)]

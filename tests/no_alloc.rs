@@ -206,6 +206,49 @@ fn a_step_of_a_language_model_allocates_nothing() {
     });
 }
 
+/// What a language model may be made of, in blocks, wrapped in all that wraps.
+#[module]
+struct Blocks {
+    tokens: Embedding<64, 32>,
+    first: Repeat<Remat<DecoderBlock<24, 32, 4, 64>>, 2>,
+    second: InitWith<Residual<StopGradParams<LlamaBlock<24, 32, 4, 2, 48>>>, Xavier>,
+    third: SelfAttention<24, 32, 4, 2, 8, Yes, 1e4, 1e-6, No, No>,
+    fourth: Tok<Linear<32, 32>>,
+    told: RepeatConditional<Add, 3>,
+    #[tied = "tokens.weight"]
+    head: TiedLinear<32, 64>,
+}
+#[module]
+impl Blocks {
+    fn forward(&self, ids: Ids<T![..24]>) -> T![..24, 64] {
+        let given = self.tokens(ids);
+        let x = self.fourth(self.third(self.second(self.first(given))));
+        self.head(self.told(x, given))
+    }
+}
+
+#[test]
+fn a_step_of_blocks_and_a_step_of_decoding_allocate_nothing() {
+    let _alone = alone();
+    let mut model = Model::<Blocks>::init(1, 16).unwrap();
+    model.set_sequences(16);
+    let (x, t) = (ids(16 * 24, 64), ids(16 * 24, 63));
+    let mut adam = AdamW::new(1e-3);
+    assert_none("train_step", || {
+        model.train_step(&x, &t, &CrossEntropy::default(), &mut adam).unwrap();
+    });
+    let mut cache = KvCache::new(model.weights(), 2).unwrap();
+    let mut sampler = Sampler::new(Sampling::TopK { k: 5, temperature: 0.8 }, 64, 1).unwrap();
+    assert_none("a prompt and four tokens from the cache", || {
+        cache.reset();
+        cache.forward(model.weights(), &x[..20]).unwrap();
+        for _ in 0..4 {
+            let scores = cache.forward(model.weights(), &[1, 2]).unwrap();
+            sampler.sample(&scores[..64]).unwrap();
+        }
+    });
+}
+
 #[test]
 fn an_epoch_allocates_nothing() {
     let _alone = alone();

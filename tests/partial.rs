@@ -228,6 +228,91 @@ fn conversions_are_reported_and_exact() {
     }
 }
 
+sequential! {
+    Trunk: [..5, 8] -> [..5, 8] = layers: Repeat<LlamaBlock<5, 8, 4, 2, 12>, 3>, norm: RMSNorm<8, 1e-5>
+}
+
+/// The same parameters under the names of `transformers`.
+#[module]
+struct Llama {
+    #[rename = "model.layers"]
+    layers: Repeat<LlamaLayer, 3>,
+    #[rename = "model.norm"]
+    norm: RMSNorm<8, 1e-5>,
+}
+#[module]
+struct LlamaLayer {
+    input_layernorm: RMSNorm<8>,
+    #[rename = "self_attn"]
+    attention: SelfAttentionOfLlama,
+    post_attention_layernorm: RMSNorm<8>,
+    mlp: SwiGLUFeedForward<8, 12>,
+}
+#[module]
+struct SelfAttentionOfLlama {
+    #[fused("q_proj" = 8, "k_proj" = 4, "v_proj" = 4)]
+    qkv: LinearNoBias<8, 16>,
+    o_proj: LinearNoBias<8, 8>,
+}
+#[module]
+impl SelfAttentionOfLlama {
+    fn forward(&self, x: T![..5, 8]) -> T![..5, 8] {
+        self.o_proj(Slice::<1, 0, 8>(self.qkv(x)))
+    }
+}
+#[module]
+impl LlamaLayer {
+    fn forward(&self, x: T![..5, 8]) -> T![..5, 8] {
+        let h = x + self.attention(self.input_layernorm(x));
+        h + self.mlp(self.post_attention_layernorm(h))
+    }
+}
+#[module]
+impl Llama {
+    fn forward(&self, x: T![..5, 8]) -> T![..5, 8] {
+        self.norm(self.layers(x))
+    }
+}
+
+#[test]
+fn parts_of_blocks_have_other_names_in_other_libraries() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("llama.safetensors");
+    let theirs = Weights::<Llama, Cpu<f32>>::new(Cpu::default(), 5).unwrap();
+    theirs.save(&path).unwrap();
+    let mut ours = Weights::<Trunk, Cpu<f32>>::new(Cpu::default(), 6).unwrap();
+    let names = Partial::new()
+        .prefix("model.", "")
+        .rename("input_layernorm", "norm1")
+        .rename("post_attention_layernorm", "norm2")
+        .rename("self_attn", "attn");
+    assert!(ours.load_partial(&path, &names).unwrap().is_exact());
+    let mut found = 0;
+    for p in theirs.parameters() {
+        let path = p.path.replace("model.", "").replace("input_layernorm", "norm1");
+        let path = path.replace("post_attention_layernorm", "norm2").replace("self_attn", "attn");
+        assert_eq!(ours.get(&path).unwrap(), theirs.get(&p.path).unwrap(), "{path}");
+        found += 1;
+    }
+    assert_eq!(found, ours.parameters().len());
+    // Several words, and whole ones only.
+    let mut other = Weights::<Trunk, Cpu<f32>>::new(Cpu::default(), 6).unwrap();
+    let several = Partial::new()
+        .prefix("model.", "")
+        .rename("self_attn.o_proj", "attn.o_proj")
+        .rename("nor", "mlp")
+        .only("layers.1.attn.o_proj");
+    let error = other.load_partial(&path, &several).unwrap_err().to_string();
+    assert!(error.ends_with("no name in it has the part `nor`"), "{error}");
+    let several = Partial::new()
+        .prefix("model.", "")
+        .rename("self_attn.o_proj", "attn.o_proj")
+        .only("layers.1.attn.o_proj");
+    other.load_partial(&path, &several).unwrap();
+    let loaded = other.get("layers.1.attn.o_proj.weight").unwrap();
+    assert_eq!(loaded, theirs.get("model.layers.1.self_attn.o_proj.weight").unwrap());
+}
+
 #[module]
 struct Conv1D {
     wte: Embedding<3, 2>,
@@ -244,6 +329,14 @@ impl Conv1D {
 }
 
 checkpoint!("tests/headers/conv1d.json" as Conv1D, transposed = "h");
+sequential! { Square: [6] -> [6] = h: Linear<6, 6> }
+checkpoint!(
+    "tests/headers/conv1d.json" as Square,
+    rename = "h.square" => "proj",
+    rename = "proj" => "h",
+    rename = "wte" => "",
+    extra = allow
+);
 
 #[test]
 fn matrices_that_are_the_other_way_round_are_turned() {

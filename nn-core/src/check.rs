@@ -15,7 +15,7 @@ use nn_kernels::philox::Philox;
 use nn_kernels::{Cpu, Device, Float, Memory};
 
 use crate::ctx::{CallFault, Ctx, Mode};
-use crate::dims::MAX_LENGTHS;
+use crate::dims::{Dims, MAX_LENGTHS};
 use crate::fault::accept;
 use crate::layer::{Forward, Module, Vjp};
 use crate::signature::{Kind, Sig, Signature};
@@ -76,6 +76,8 @@ pub struct Run<M, X, D: Device> {
     pub state: Vec<D::Elem>,
     places: Vec<Parameter>,
     kept: Option<Kept<D>>,
+    /// How many tokens were given, and what they left.
+    past: Option<(usize, D::Buffer<u8>)>,
     fault: Option<(u32, CallFault)>,
     types: PhantomData<fn() -> (M, X)>,
 }
@@ -116,6 +118,7 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
             state: vec![D::Elem::ZERO; M::TREE.state()],
             places,
             kept: None,
+            past: None,
             fault: None,
             types: PhantomData,
         };
@@ -197,6 +200,21 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
         self.call(inputs, false)
     }
 
+    /// Computes the output for the next so many tokens of a sequence, as a [`KvCache`](crate::KvCache) does. The first call
+    /// starts it. Panics if the cache has no room.
+    #[track_caller]
+    pub fn continuing(&mut self, tokens: usize, inputs: &[Values<D::Elem>]) -> Vec<Values<D::Elem>> {
+        if self.past.is_none() {
+            self.past = Some((0, self.poisoned(M::CACHE)));
+        }
+        self.lengths[0] = tokens;
+        let outputs = self.call(inputs, false);
+        if let Some((past, _)) = &mut self.past {
+            *past += tokens;
+        }
+        outputs
+    }
+
     #[track_caller]
     fn call(&mut self, inputs: &[Values<D::Elem>], keep: bool) -> Vec<Values<D::Elem>> {
         let device = &self.device;
@@ -207,7 +225,12 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
         let mut scratch = self.poisoned(M::SCRATCH);
         let params = self.uploaded(&self.params);
         let mut state = self.uploaded(&self.state);
-        let mut cx = if keep { self.cx().keeping() } else { self.cx() };
+        let mut cache = self.past.take();
+        let mut cx = match &cache {
+            Some((past, _)) => self.cx().continuing(*past),
+            None if keep => self.cx().keeping(),
+            None => self.cx(),
+        };
         self.fill(&takes, inputs, &mut x);
         let x_read = TensorsMut::carve(&cx, &takes, &mut Region::new(D::view_mut(&mut x))).freeze();
         let call = Forward {
@@ -218,11 +241,16 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
             },
             x: x_read,
             y: TensorsMut::carve(&cx, &gives, &mut Region::new(D::view_mut(&mut y))),
-            saved: Region::new(D::view_mut(&mut saved)),
+            saved: Region::new(D::view_mut(match &mut cache {
+                Some((_, cache)) => cache,
+                None => &mut saved,
+            })),
             scratch: Region::new(D::view_mut(&mut scratch)),
         };
         M::forward(&mut cx, call);
-        self.fault = cx.fault();
+        let fault = cx.fault();
+        self.past = cache;
+        self.fault = fault;
         device.download(D::view(&state), &mut self.state);
         let outputs = TensorsMut::carve(&self.cx(), &gives, &mut Region::new(D::view_mut(&mut y))).freeze();
         let outputs = outputs.iter().map(|t| host(device, t)).collect();
@@ -525,6 +553,70 @@ pub fn gradients<M: Module<Cpu<f64>, X>, X: Signature>(
     seed: u64,
 ) -> GradientReport {
     Options::new(batch, mode, seed).check::<M, X>()
+}
+
+/// Whether `M`, given sequences piece by piece, gives what it gives for them at once, to the last bit: what [`Layer::CAUSAL`](crate::Layer::CAUSAL)
+/// says. X has its run-time length, without a number of its own, on one axis of each tensor.
+///
+/// ```
+/// # use nn_core as nn;
+/// use nn::{CausalAttention, Layer, ScaledDotProductAttentionQKV, T, check};
+/// assert!(check::causal::<CausalAttention<9, 2, 3>, T![..9, 18]>(1));
+/// assert!(!check::causal::<ScaledDotProductAttentionQKV<9, 2, 3>, T![..9, 18]>(1));
+/// ```
+#[track_caller]
+pub fn causal<M: Module<Cpu<f64>, X>, X: Signature>(seed: u64) -> bool {
+    const BATCH: usize = 2;
+    let all = bounds(&X::SIG)[0];
+    let mut random = Philox::new(seed, 0);
+    let inputs: Vec<_> = Run::<M, X, Cpu<f64>>::new(&Cpu::default(), BATCH)
+        .numels(&X::SIG)
+        .into_iter()
+        .zip(X::SIG.tensors())
+        .map(|(n, t)| match t.kind {
+            Kind::Real => Values::Real((0..n).map(|_| random.normal()).collect()),
+            Kind::Ids => Values::Ids((0..n).map(|_| random.below(4)).collect()),
+        })
+        .collect();
+    let pieces = |sizes: &[usize]| {
+        let mut run = Run::<M, X, Cpu<f64>>::new(&Cpu::default(), BATCH);
+        run.init(seed);
+        let mut found: Vec<Vec<Vec<f64>>> = vec![Vec::new(); M::RULE.out.len()];
+        let mut at = 0;
+        for n in sizes {
+            let part: Vec<_> = inputs
+                .iter()
+                .zip(X::SIG.tensors())
+                .map(|(x, t)| piece(x, &t.dims, all, at, at + n))
+                .collect();
+            for ((found, y), t) in found.iter_mut().zip(run.continuing(*n, &part)).zip(M::RULE.out.tensors())
+            {
+                found.extend((0..*n).map(|i| match piece(&y, &t.dims, *n, i, i + 1) {
+                    Values::Real(values) => values,
+                    Values::Ids(ids) => ids.into_iter().map(f64::from).collect(),
+                }));
+            }
+            at += n;
+        }
+        found
+    };
+    let whole = pieces(&[all]);
+    let ones = vec![1; all];
+    let tries: [&[usize]; 3] = [&ones, &[all - 1, 1], &[1, all / 2, all - 1 - all / 2]];
+    tries.iter().all(|sizes| pieces(sizes) == whole)
+}
+
+/// The positions `from..to` of the axis whose length is known only when it runs, of which there are `all`.
+fn piece<E: Copy>(values: &Values<E>, dims: &Dims, all: usize, from: usize, to: usize) -> Values<E> {
+    fn cut<T: Copy>(values: &[T], inner: usize, all: usize, from: usize, to: usize) -> Vec<T> {
+        values.chunks(all * inner).flat_map(|part| &part[from * inner..to * inner]).copied().collect()
+    }
+    let axis = (0..dims.rank()).find(|i| dims.axis(*i).length.is_some()).unwrap_or(dims.rank());
+    let inner = (axis + 1..dims.rank()).map(|i| dims.n(i)).product();
+    match values {
+        Values::Real(values) => Values::Real(cut(values, inner, all, from, to)),
+        Values::Ids(ids) => Values::Ids(cut(ids, inner, all, from, to)),
+    }
 }
 
 /// A value that a finite difference moves.

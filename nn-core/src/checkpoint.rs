@@ -264,7 +264,8 @@ fn read<M: Declared, D: Device>(
     }
     for (path, name) in &names {
         let counter = name.rsplit('.').next() == Some(COUNTER);
-        if !counter && !(wanted(path) && table.iter().any(|p| p.path == *path)) {
+        let used = wanted(path) && table.iter().any(|p| p.path == *path);
+        if !counter && !used {
             report.unused.push((*name).to_owned());
         }
     }
@@ -407,9 +408,8 @@ pub(crate) fn load_partial<M: Declared, D: Device>(
     let bytes = open(path)?;
     let file = parse(path, &bytes)?;
     let refuse = |reason: String| Error::NotPartial { path: path.to_owned(), reason };
-    if let Some(prefix) = partial.idle(file.names()) {
-        let near = nearest(prefix, file.names()).map(|n| format!("; it has `{n}`")).unwrap_or_default();
-        return Err(refuse(format!("no name in it begins with `{prefix}`{near}")));
+    if let Some(reason) = partial.idle(file.names()) {
+        return Err(refuse(reason));
     }
     let mut names = HashMap::new();
     for name in file.names() {

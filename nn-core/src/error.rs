@@ -65,6 +65,14 @@ pub enum Error {
         /// Targets needed.
         expected: usize,
     },
+    /// A loss over more rows than there are, or over none.
+    #[error("a loss over the first {first} rows of a sample is given samples of {rows} rows")]
+    FirstRows {
+        /// How many rows should count.
+        first: usize,
+        /// How many a sample has.
+        rows: usize,
+    },
     /// A class that is none.
     #[error("the target {target} is not below the number of classes, {classes}")]
     TargetOutOfRange {
@@ -109,7 +117,7 @@ pub enum Error {
         /// The most similar one there is.
         nearest: Option<String>,
     },
-    /// A gradient is asked for where there is none: running statistics are not optimised.
+    /// A gradient is asked for where there is none: running statistics and frozen parameters are not optimised.
     #[error("`{path}` is not optimised, so it has no gradient")]
     NotOptimised {
         /// The parameter.

@@ -9,7 +9,7 @@ use crate::tree::{Node, after, joined};
 /// A tensor of a file's header.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// [`hash`] of its name; entries are sorted by it.
+    /// The hash of its name, FNV-1a; entries are sorted by it.
     pub hash: u64,
     /// What it is called in the model.
     pub name: &'static str,

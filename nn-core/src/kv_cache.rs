@@ -49,7 +49,7 @@ use crate::{Text, accept};
 ///     Ahead: Ids[..8] -> [..8, 4] = Embedding<5, 4>, Linear<4, 12>, ScaledDotProductAttentionQKV<8, 2, 2>
 /// }
 /// let weights = Weights::<Ahead, Cpu<f64>>::new(Cpu::default(), 1)?;
-/// let cache = KvCache::new(&weights, 1)?; // `Ahead` can't go on with a sequence: a token depends on later ones
+/// let cache = KvCache::new(&weights, 1)?; // `Ahead` can't go on with a sequence: a token depends on later ones, or on a state that runs on
 /// # Ok::<(), nn::Error>(())
 /// ```
 pub struct KvCache<M: Declared, D: Device = Cpu<f32>> {
@@ -60,6 +60,7 @@ pub struct KvCache<M: Declared, D: Device = Cpu<f32>> {
 }
 
 /// The longest sequence that a model takes; a fault if sequences can't be given to it piece by piece.
+#[allow(clippy::result_large_err, reason = "only the compiler ever holds one, and it can't box")]
 const fn context(label: &Text, takes: &Sig, causal: bool) -> Result<usize, Fault> {
     let text = Text::new().str("`").text(label).str("` can't go on with a sequence: ");
     let mut bound: Option<usize> = None;
@@ -90,7 +91,7 @@ const fn context(label: &Text, takes: &Sig, causal: bool) -> Result<usize, Fault
     }
     match bound {
         Some(bound) if causal => Ok(bound),
-        Some(_) => Err(Fault::new(text.str("a token depends on later ones"))),
+        Some(_) => Err(Fault::new(text.str("a token depends on later ones, or on a state that runs on"))),
         None => Err(Fault::new(text.str("it takes no sequence"))),
     }
 }
@@ -194,7 +195,51 @@ impl<M: Declared, D: Device> std::fmt::Debug for KvCache<M, D> {
 #[cfg(test)]
 mod tests {
     use super::context;
-    use crate::{Ids, Signature, T, Text};
+    use crate::check::causal;
+    use crate::*;
+
+    sequential! {
+        Inner: [..7, 4] -> [..7, 4] = LinearReLU<4, 4>, RMSNorm<4>, Dropout<0.5>, Residual<DecoderBlock<7, 4, 2, 6>>
+    }
+
+    /// Both what a layer says and what it does.
+    fn both<M: Module<Cpu<f64>, X>, X: Signature>() -> [bool; 2] {
+        [M::CAUSAL, causal::<M, X>(1)]
+    }
+
+    #[test]
+    fn layers_that_say_that_they_can_go_on_can() {
+        type Four = T![..7, 4];
+        type Half = LlamaBlock<7, 4, 2, 1, 6>;
+        type Heads = SelfAttention<7, 4, 2, 1, 4, Yes, Sci<1, 4>, Sci<1, -6>>;
+        macro_rules! all {
+            ($expected:expr, $($layer:ty, $x:ty;)*) => {$(
+                assert_eq!(both::<$layer, $x>(), [$expected; 2], "{}", stringify!($layer));
+            )*};
+        }
+        all! {
+            true,
+            Linear<4, 3>, Four; GELU, Four; LayerNorm<4>, Four; RMSNorm<4>, Four; Softmax, Four; LogSoftmax, Four;
+            Add, (Four, Four); Dropout<Sci<1, -1>>, Four; Embedding<4, 3>, Ids<T![..7]>; TiedLinear<4, 5>, Four;
+            RoPE<7, 2, 2>, Four; RoPEInterleaved<7, 1, 4>, Four; PosEmbed<7, 4>, Four; SinusoidalPosAdd<7, 4>, Four;
+            SwiGLU<2>, Four; SwiGLUFeedForward<4, 6>, Four; FeedForwardGELU<4, 6>, Four; LoRALinear<4, 3, 2, Sci<1, 0>>, Four;
+            CausalAttention<7, 2, 2>, T![..7, 12]; MaskedAttention<7, 2, 2>, T![3, 2, ..7, 2];
+            GQAAttention<7, 2, 1, 2>, (Four, T![..7, 2], T![..7, 2]); RepeatKVHeads<7, 2, 3, 2>, Four;
+            QKVToMajor<7, 2, 2>, T![..7, 12]; CausalSelfAttention<7, 4, 2>, Four; Heads, Four;
+            DecoderBlock<7, 4, 2, 6>, Four; Half, Four; Inner, Four; Repeat<Half, 3>, Four; Remat<Half>, Four;
+            Residual<Half>, Four; StopGradParams<Half>, Four; InitWith<Half, Orthogonal>, Four; Tok<Linear<4, 4>>, Four;
+            Tok<ScaledDotProductAttentionQKV<3, 1, 2>>, T![..7, 3, 6]; RepeatConditional<Add, 2>, (Four, Four);
+            Transpose<0, 1>, Four; Slice<1, 1, 3>, Four; Concat<1>, (Four, Four); BatchNorm1D<4>, T![4, ..7];
+        }
+        all! {
+            false,
+            Softmax, T![4, ..7]; LogSoftmax, T![4, ..7]; ScaledDotProductAttentionQKV<7, 2, 2>, T![..7, 12];
+            ScaledDotProductAttention<7, 2, 2>, T![3, 2, ..7, 2]; GQAAttention<7, 2, 1, 2, No>, (Four, T![..7, 2], T![..7, 2]);
+            CrossAttention<4, 2, 7, 7>, (Four, Four, Four); SelfAttention<7, 4, 2, 2, 0, No>, Four;
+            EncoderBlock<7, 4, 2, 6>, Four; EncoderBlockPreNorm<7, 4, 2, 6>, Four; Repeat<EncoderBlock<7, 4, 2, 6>, 2>, Four;
+            LSTMSeq<4, 3, 7>, Four; GRUSeq<4, 3, 7>, Four;
+        }
+    }
 
     fn fault<X: Signature>(causal: bool) -> String {
         match context(&Text::new().str("Net"), &X::SIG, causal) {
@@ -209,7 +254,7 @@ mod tests {
         assert_eq!(fault::<(Ids<T![..8]>, T![..8, 4])>(true), "8");
         assert_eq!(
             fault::<Ids<T![..8]>>(false),
-            "`Net` can't go on with a sequence: a token depends on later ones"
+            "`Net` can't go on with a sequence: a token depends on later ones, or on a state that runs on"
         );
         let said = "`Net` can't go on with a sequence: it takes ";
         let fixed = "whose first axis has no run-time length; write `T![..N]`";

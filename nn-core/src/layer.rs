@@ -37,8 +37,8 @@ pub trait Layer<X: Signature>: Params {
     const SAVED: Size = Size::ZERO;
     /// What forward leaves for the tokens to come, when it is given a sequence piece by piece: keys and values.
     const CACHE: Size = Size::ZERO;
-    /// Whether a sequence can be given piece by piece: if what it gives for a token depends on no later one, and on
-    /// earlier ones only by way of [`CACHE`](Self::CACHE).
+    /// Whether a sequence can be given piece by piece to a [`KvCache`](crate::KvCache): if what it gives for a token
+    /// depends on no later one, and on earlier ones only by way of [`CACHE`](Self::CACHE), position by position.
     const CAUSAL: bool = true;
     /// Working memory of forward.
     const SCRATCH: Size = Size::ZERO;

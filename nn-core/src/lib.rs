@@ -78,7 +78,7 @@ pub use layers::softmax::*;
 pub use layers::stop_grad::*;
 pub use layers::transformer::*;
 pub use layers::wrap::*;
-pub use loss::{CrossEntropy, Loss, MSE, Rows, Targets, argmax};
+pub use loss::{CrossEntropy, CrossEntropyRows, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;
 pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, View, ViewMut};

@@ -170,6 +170,102 @@ impl<E: cpu::Real> Loss<E> for CrossEntropy {
     }
 }
 
+/// Softmax cross-entropy of the first rows of each sample: the mean of −log softmax(y)\[t\] over rows 0 to `first` − 1 of
+/// every sample.
+///
+/// The last token of a sequence has nothing after it that it could have predicted: a model that gives `[S, V]` learns the next
+/// token from S − 1 rows, with S − 1 targets a sample. The rows after them have neither loss nor gradient. Where the rows that
+/// don't count differ from one sample to the next, mark them with [`CrossEntropy::ignore`] instead.
+///
+/// # Errors
+/// [`Error::FirstRows`] unless a sample has that many rows; [`Error::TargetLength`] unless there are `first` targets a
+/// sample; [`Error::TargetOutOfRange`] for a class that is none.
+///
+/// ```
+/// use nn::{CrossEntropyRows, Embedding, Error, Model, Sgd, sequential};
+///
+/// sequential! { Bigram: Ids[..8] -> [..8, 5] = Embedding<5, 5> }
+///
+/// let mut model = Model::<Bigram>::init(1, 1)?;
+/// let ids = [3, 1, 4, 1, 2, 0];
+/// // Five of the six tokens have one that follows.
+/// let next = CrossEntropyRows { first: 5 };
+/// let loss = model.train_step(&ids, &ids[1..], &next, &mut Sgd::new(0.1))?;
+/// assert!(loss > 0.0);
+/// // Class 0 is seen last, and nothing is learnt about what follows it.
+/// assert_eq!(model.gradient("0.weight")?[..5], [0.0; 5]);
+///
+/// let error = model.train_step(&ids, &ids, &CrossEntropyRows { first: 7 }, &mut Sgd::new(0.1)).unwrap_err();
+/// assert_eq!(error.to_string(), "a loss over the first 7 rows of a sample is given samples of 6 rows");
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrossEntropyRows {
+    /// How many rows of each sample count.
+    pub first: usize,
+}
+
+impl CrossEntropyRows {
+    /// Rows a sample, if that many can count.
+    fn each(&self, rows: Rows) -> Result<usize, Error> {
+        let (first, each) = (self.first, rows.count / rows.samples.max(1));
+        if first == 0 || first > each { Err(Error::FirstRows { first, rows: each }) } else { Ok(each) }
+    }
+}
+
+impl<E: cpu::Real> Loss<E> for CrossEntropyRows {
+    type Target = [u32];
+
+    fn check(&self, rows: Rows, target: &[u32]) -> Result<(), Error> {
+        self.each(rows)?;
+        expect(rows.samples * self.first, target.len(), rows.samples)
+    }
+
+    fn value(
+        &self,
+        device: &Cpu<E>,
+        rows: Rows,
+        y: Tensors<'_, Cpu<E>>,
+        target: &[u32],
+        mut dy: Option<TensorsMut<'_, Cpu<E>>>,
+    ) -> Result<f64, Error> {
+        use nn_kernels::ops::Loss as _;
+        Loss::<E>::check(self, rows, target)?;
+        let (sample, kept) = (self.each(rows)? * rows.len, self.first * rows.len);
+        let mut dy = dy.as_mut().and_then(|dy| dy.wanted(0)).map(|dy| dy.chunks_exact_mut(sample));
+        let (mut sum, share) = (0.0, 1.0 / rows.samples as f64);
+        for (y, target) in y.get(0).chunks_exact(sample).zip(target.chunks_exact(self.first)) {
+            let mut dy = dy.as_mut().and_then(Iterator::next).map(|dy| dy.split_at_mut(kept));
+            let first = dy.as_mut().map(|(first, _)| &mut **first);
+            // Of one sample, which has as many rows as each other: the mean of the means is that of all rows.
+            sum += device
+                .cross_entropy(Reduction::Mean, rows.len, 0.0, None, &y[..kept], target, first)
+                .map_err(|target| Error::TargetOutOfRange { target, classes: rows.len })?;
+            if let Some((first, rest)) = dy {
+                first.iter_mut().for_each(|dy| *dy = E::from_f64(share * dy.to_f64()));
+                rest.fill(E::ZERO);
+            }
+        }
+        Ok(share * sum)
+    }
+
+    fn part<'a>(&self, target: &'a [u32], samples: usize, from: usize, to: usize) -> &'a [u32] {
+        part(target, samples, from, to)
+    }
+
+    fn reduction(&self) -> Reduction {
+        Reduction::Mean
+    }
+
+    fn correct(&self, rows: Rows, y: Tensors<'_, Cpu<E>>, target: &[u32]) -> Option<(usize, usize)> {
+        let each = self.each(rows).ok()?;
+        let samples = y.get(0).chunks_exact((each * rows.len).max(1));
+        let kept = samples.flat_map(|y| y.chunks_exact(rows.len.max(1)).take(self.first));
+        let right = kept.zip(target).filter(|(row, t)| argmax(row) == **t as usize).count();
+        Some((right, target.len()))
+    }
+}
+
 /// The targets that belong to the samples `from..to`.
 fn part<T>(all: &[T], samples: usize, from: usize, to: usize) -> &[T] {
     let each = all.len() / samples.max(1);
@@ -185,4 +281,105 @@ pub fn argmax<E: Float>(row: &[E]) -> usize {
         }
     }
     best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Embedding, Model, sequential};
+
+    const ROWS: Rows = Rows { samples: 3, count: 12, len: 5 };
+
+    fn numbers(n: usize) -> Vec<f64> {
+        (0..n as u32).map(|i| f64::from(i.wrapping_mul(2_654_435_761) >> 16) / 16384.0 - 2.0).collect()
+    }
+
+    fn rows<E: cpu::Real>(first: usize, y: &[E], target: &[u32]) -> Result<(f64, Vec<E>), Error> {
+        let mut dy = vec![E::from_f64(f64::NAN); y.len()];
+        let loss = CrossEntropyRows { first };
+        let value =
+            loss.value(&Cpu::default(), ROWS, Tensors::real(y), target, Some(TensorsMut::real(&mut dy[..])))?;
+        assert_eq!(loss.value(&Cpu::default(), ROWS, Tensors::real(y), target, None)?, value);
+        Ok((value, dy))
+    }
+
+    #[test]
+    fn the_first_rows_count_as_with_all_others_ignored() {
+        let (y, kept) = (numbers(60), [[4, 0, 2], [1, 1, 3], [0, 2, 4]]);
+        for first in 1..=3 {
+            let target: Vec<u32> = kept.iter().flat_map(|t| &t[..first]).copied().collect();
+            let all: Vec<u32> =
+                kept.iter().flat_map(|t| (0..4).map(move |i| if i < first { t[i] } else { 9 })).collect();
+            let mut expected = vec![0.0; 60];
+            let ignoring = CrossEntropy { ignore: Some(9), ..CrossEntropy::default() };
+            let to = Some(TensorsMut::real(&mut expected[..]));
+            let value = ignoring.value(&Cpu::default(), ROWS, Tensors::real(&y[..]), &all, to).unwrap();
+            let (found, dy) = rows(first, &y, &target).unwrap();
+            assert!((found - value).abs() <= 1e-15 * value, "{found} {value}");
+            for (i, (a, b)) in dy.iter().zip(&expected).enumerate() {
+                assert!((a - b).abs() <= 1e-16, "{first}, {i}: {a} {b}");
+                assert!((i / 5 % 4 < first) || a.to_bits() == 0);
+            }
+            let correct = |loss: &dyn Fn() -> Option<(usize, usize)>| loss().map(|(right, of)| (right, of));
+            let y = Tensors::<Cpu<f64>>::real(&y[..]);
+            assert_eq!(
+                correct(&|| CrossEntropyRows { first }.correct(ROWS, y, &target)),
+                correct(&|| ignoring.correct(ROWS, y, &all))
+            );
+        }
+    }
+
+    #[test]
+    fn of_one_sample_the_bits_are_those_of_cross_entropy() {
+        let y = numbers(20);
+        let one = Rows { samples: 1, count: 4, len: 5 };
+        let value = |loss: &dyn Loss<f64, Target = [u32]>| {
+            let mut dy = vec![0.0; 20];
+            let to = Some(TensorsMut::real(&mut dy[..]));
+            let value = loss.value(&Cpu::default(), one, Tensors::real(&y[..]), &[4, 0, 1, 1], to).unwrap();
+            (value, dy)
+        };
+        assert_eq!(value(&CrossEntropyRows { first: 4 }), value(&CrossEntropy::default()));
+    }
+
+    #[test]
+    fn its_gradient_is_that_of_finite_differences() {
+        let (y, target, step) = (numbers(60), [4, 0, 1, 1, 3, 2], 1e-5);
+        let (_, dy) = rows(2, &y, &target).unwrap();
+        for i in 0..60 {
+            let at = |by: f64| {
+                let mut y = y.clone();
+                y[i] += by;
+                rows(2, &y, &target).unwrap().0
+            };
+            assert!(((at(step) - at(-step)) / (2.0 * step) - dy[i]).abs() < 1e-9, "{i}");
+        }
+    }
+
+    #[test]
+    fn rows_and_targets_that_are_not_there_are_errors() {
+        let y = numbers(60);
+        let error = |first, n: usize| rows(first, &y, &vec![1; n]).unwrap_err().to_string();
+        assert_eq!(error(5, 15), "a loss over the first 5 rows of a sample is given samples of 4 rows");
+        assert_eq!(error(0, 0), "a loss over the first 0 rows of a sample is given samples of 4 rows");
+        assert_eq!(error(3, 12), "12 targets do not go with a batch of 3: 9 are needed");
+        assert_eq!(error(4, 9), "9 targets do not go with a batch of 3: 12 are needed");
+        let bad = rows(1, &y, &[0, 1, 5]).unwrap_err();
+        assert!(matches!(bad, Error::TargetOutOfRange { target: 5, classes: 5 }), "{bad}");
+    }
+
+    sequential! { Bigram: Ids[4] -> [4, 5] = Embedding<5, 5> }
+
+    #[test]
+    fn evaluating_in_pieces_weighs_every_row_alike() {
+        let ids: Vec<u32> = (0..20).map(|i| i * 3 % 5).collect();
+        let target: Vec<u32> = ids.chunks(4).flat_map(|ids| ids[1..].to_vec()).collect();
+        let whole = |capacity| {
+            let mut model = Model::<Bigram, Cpu<f64>>::init(1, capacity).unwrap();
+            model.evaluate(&ids, &target, &CrossEntropyRows { first: 3 }).unwrap()
+        };
+        let (all, some) = (whole(5), whole(2));
+        assert!((all.loss - some.loss).abs() < 1e-15);
+        assert_eq!((all.samples, all.accuracy), (some.samples, some.accuracy));
+    }
 }

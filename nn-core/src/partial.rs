@@ -24,6 +24,7 @@ use crate::table::Parameter;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Partial {
     prefixes: Vec<(String, String)>,
+    renamed: Vec<(String, String)>,
     only: Vec<String>,
     may_lack: Vec<String>,
     transposed: Vec<String>,
@@ -39,6 +40,14 @@ impl Partial {
     /// first that fits a name is taken; a name that none fits stays as it is.
     pub fn prefix(mut self, file: &str, model: &str) -> Self {
         self.prefixes.push((file.to_owned(), model.to_owned()));
+        self
+    }
+
+    /// What is called `file` in the file, wherever it stands between dots, is called `model` in the model: the parts of
+    /// blocks that come many times, `rename("input_layernorm", "norm1")`. After the prefixes, in the order given. An
+    /// empty `model` leaves it out.
+    pub fn rename(mut self, file: &str, model: &str) -> Self {
+        self.renamed.push((file.to_owned(), model.to_owned()));
         self
     }
 
@@ -78,6 +87,10 @@ impl Partial {
 
     /// What a name of the file is in the model.
     pub(crate) fn to_model(&self, name: &str) -> String {
+        self.renamed.iter().fold(self.prefixed(name), |name, (file, model)| renamed(&name, file, model))
+    }
+
+    fn prefixed(&self, name: &str) -> String {
         let fits =
             self.prefixes.iter().find_map(|(file, model)| Some((name.strip_prefix(file.as_str())?, model)));
         match fits {
@@ -86,10 +99,30 @@ impl Partial {
         }
     }
 
-    /// The first prefix that fits none of these names: it is misspelt.
-    pub(crate) fn idle<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> Option<&str> {
+    /// What fits none of these names, in words: it is misspelt.
+    pub(crate) fn idle<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> Option<String> {
+        let near = |text: &str| {
+            let near = nearest(text, names.clone());
+            near.map(|n| format!("; it has `{n}`")).unwrap_or_default()
+        };
         let fits = |file: &str| names.clone().any(|name| name.starts_with(file));
-        self.prefixes.iter().map(|(file, _)| file.as_str()).find(|file| !fits(file))
+        let prefix = self.prefixes.iter().map(|(file, _)| file).find(|file| !fits(file));
+        if let Some(prefix) = prefix {
+            return Some(format!("no name in it begins with `{prefix}`{}", near(prefix)));
+        }
+        let mut names: Vec<_> = names.clone().map(|name| self.prefixed(name)).collect();
+        for (file, model) in &self.renamed {
+            let mut fits = false;
+            for name in &mut names {
+                let new = renamed(name, file, model);
+                fits |= new != *name;
+                *name = new;
+            }
+            if !fits && file != model {
+                return Some(format!("no name in it has the part `{file}`"));
+            }
+        }
+        None
     }
 
     /// Whether the paths are the model's.
@@ -105,6 +138,22 @@ impl Partial {
         }
         Ok(())
     }
+}
+
+/// A path in which these words, whole ones between dots, are replaced.
+fn renamed(path: &str, file: &str, model: &str) -> String {
+    let (words, file): (Vec<_>, Vec<_>) = (path.split('.').collect(), file.split('.').collect());
+    let (mut all, mut rest) = (Vec::new(), &words[..]);
+    while let Some((word, after)) = rest.split_first() {
+        if rest.starts_with(&file) {
+            all.extend((!model.is_empty()).then_some(model));
+            rest = &rest[file.len()..];
+        } else {
+            all.push(word);
+            rest = after;
+        }
+    }
+    all.join(".")
 }
 
 fn is_below(path: &str, above: &str) -> bool {

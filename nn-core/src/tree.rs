@@ -317,12 +317,13 @@ impl Node {
         while i < self.children.len() {
             let child = &self.children[i];
             // A part of a matrix does not lie as a matrix does.
-            if child.tied.is_none() && child.times.is_none() && child.pieces.is_none() && !child.frozen {
-                if let Some(rest) = after(path, child.name)
-                    && let Some((at, leaf)) = child.node.find(rest)
-                {
-                    return Some((self.field(i).params + at, leaf));
-                }
+            let whole =
+                child.tied.is_none() && child.times.is_none() && child.pieces.is_none() && !child.frozen;
+            if whole
+                && let Some(rest) = after(path, child.name)
+                && let Some((at, leaf)) = child.node.find(rest)
+            {
+                return Some((self.field(i).params + at, leaf));
             }
             i += 1;
         }

@@ -14,6 +14,7 @@ struct Input {
     path: LitStr,
     model: Type,
     prefixes: Vec<(LitStr, String)>,
+    renamed: Vec<(LitStr, String)>,
     only: Vec<LitStr>,
     may_lack: Vec<LitStr>,
     transposed: Vec<LitStr>,
@@ -30,7 +31,8 @@ enum Extra {
 }
 
 const FORM: &str = "write `checkpoint!(\"model.safetensors\" as Model)`";
-const OPTIONS: &str = "the options are `extra = deny`, `note` or `allow`, `prefix = \"file.\" => \"model.\"`, `only = \"path\"`, \
+const OPTIONS: &str = "the options are `extra = deny`, `note` or `allow`, `prefix = \"file.\" => \"model.\"`, \
+                       `rename = \"file\" => \"model\"`, `only = \"path\"`, \
                        `may_lack = \"path\"`, `transposed = \"path\"`, `dtype = F32`";
 
 fn expect<T: Parse>(input: ParseStream, else_say: &str) -> syn::Result<T> {
@@ -46,6 +48,7 @@ impl Parse for Input {
             path,
             model: expect(input, FORM)?,
             prefixes: Vec::new(),
+            renamed: Vec::new(),
             only: Vec::new(),
             may_lack: Vec::new(),
             transposed: Vec::new(),
@@ -76,6 +79,11 @@ impl Parse for Input {
                         None => String::new(),
                     };
                     all.prefixes.push((file, model));
+                }
+                "rename" => {
+                    let file = expect(input, OPTIONS)?;
+                    expect::<Token![=>]>(input, OPTIONS)?;
+                    all.renamed.push((file, expect::<LitStr>(input, OPTIONS)?.value()));
                 }
                 "only" => all.only.push(expect(input, OPTIONS)?),
                 "transposed" => all.transposed.push(expect(input, OPTIONS)?),
@@ -109,6 +117,22 @@ fn hash(text: &str) -> u64 {
     text.bytes().fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3))
 }
 
+/// A path in which these words, whole ones between dots, are replaced.
+fn renamed(path: &str, file: &str, model: &str) -> String {
+    let (words, file): (Vec<_>, Vec<_>) = (path.split('.').collect(), file.split('.').collect());
+    let (mut all, mut rest) = (Vec::new(), &words[..]);
+    while let Some((word, after)) = rest.split_first() {
+        if rest.starts_with(&file) {
+            all.extend((!model.is_empty()).then_some(model));
+            rest = &rest[file.len()..];
+        } else {
+            all.push(word);
+            rest = after;
+        }
+    }
+    all.join(".")
+}
+
 impl Input {
     fn expand(&self, errors: &mut Errors) -> TokenStream {
         let root = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
@@ -136,13 +160,25 @@ impl Input {
                 errors.at(file, format!("no name in the file begins with `{}`", file.value()));
             }
         }
+        let mut names: Vec<_> = tensors
+            .iter()
+            .map(|tensor| {
+                let fits = |(file, model): &(LitStr, String)| {
+                    tensor.name.strip_prefix(&file.value()).map(|rest| format!("{model}{rest}"))
+                };
+                self.prefixes.iter().find_map(fits).unwrap_or_else(|| tensor.name.clone())
+            })
+            .collect();
+        for (file, model) in &self.renamed {
+            let new: Vec<_> = names.iter().map(|name| renamed(name, &file.value(), model)).collect();
+            if new == names {
+                errors.at(file, format!("no name in the file has the part `{}`", file.value()));
+            }
+            names = new;
+        }
         let mut seen: HashMap<String, String> = HashMap::new();
         let mut all = Vec::new();
-        for tensor in tensors {
-            let fits = |(file, model): &(LitStr, String)| {
-                tensor.name.strip_prefix(&file.value()).map(|rest| format!("{model}{rest}"))
-            };
-            let name = self.prefixes.iter().find_map(fits).unwrap_or_else(|| tensor.name.clone());
+        for (tensor, name) in tensors.into_iter().zip(names) {
             if let Some(other) = seen.insert(name.clone(), tensor.name.clone()) {
                 errors.at(&self.path, format!("`{other}` and `{}` would both be `{name}`", tensor.name));
             }

@@ -131,7 +131,7 @@ fn a_chain_of_anything_is_rust() {
 #[test]
 fn a_checkpoint_of_anything_is_rust() {
     let seeds = [
-        quote!("../tests/headers/net.json" as Net, extra = note, prefix = "encoder." => "", prefix = "lastNorm", dtype = F32),
+        quote!("../tests/headers/net.json" as Net, extra = note, prefix = "encoder." => "", prefix = "lastNorm", rename = "layer" => "x.y", dtype = F32),
         quote!("../tests/headers/net.json" as a::Gpt<4, { 2 * D }>, only = "x", may_lack = "", extra = allow,),
     ];
     try_all(&seeds, expand::checkpoint);

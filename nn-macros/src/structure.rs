@@ -281,6 +281,7 @@ impl Structure<'_> {
             #[doc = #title]
             #[allow(non_camel_case_types, reason = "`__nn_` keeps these names from meeting the user's")]
             #[allow(private_bounds, private_interfaces, reason = "which layer a field is may be private")]
+            #[allow(clippy::pub_underscore_fields, reason = "a layer without a name has its number, `_0`")]
             #vis struct #view<__nn_A: ::nn::Access, __nn_M: #fields_trait #default> {
                 #(#typed,)*
                 __nn_model: ::core::marker::PhantomData<(__nn_A, __nn_M)>,

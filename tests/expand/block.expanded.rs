@@ -30,6 +30,10 @@ pub type Block<const D: usize> = BlockOf<::nn::C<D>>;
     private_interfaces,
     reason = "which layer a field is may be private"
 )]
+#[allow(
+    clippy::pub_underscore_fields,
+    reason = "a layer without a name has its number, `_0`"
+)]
 pub struct BlockView<__nn_A: ::nn::Access, __nn_M: BlockFields> {
     ///The parameters of `norm`.
     pub norm: <__nn_M::norm as ::nn::Views>::View<__nn_A>,

@@ -15,6 +15,10 @@ pub struct Net {
     private_interfaces,
     reason = "which layer a field is may be private"
 )]
+#[allow(
+    clippy::pub_underscore_fields,
+    reason = "a layer without a name has its number, `_0`"
+)]
 pub struct NetView<__nn_A: ::nn::Access, __nn_M: NetFields = Net> {
     ///The parameters of `0`.
     pub _0: <__nn_M::_0 as ::nn::Views>::View<__nn_A>,

@@ -1107,6 +1107,66 @@ def _(c):
     c.run(block, c.randn(3, 4, 6), params=params)
 
 
+@case("net_lora_block")
+def _(c):
+    dim, heads, kv_heads, hidden, vocabulary, rank, scale = 16, 4, 2, 24, 11, 3, 1.5
+    tokens, keep, theta, eps = 6, 5, 1e4, 1e-6
+    head = dim // heads
+    c.say(
+        "Qwen2-style block fine-tuned by low-rank matrices on q, k, v, o, gate, up and down, all else frozen: h = x + o(attend(rope(q(n)), rope(k(n)), v(n))), "
+        "n = norm1(x); y = h + down(silu(gate(m)) * up(m)), m = norm2(h); logits head(norm(y)). y0 is the cross-entropy with the ids x1 of the "
+        f"first {keep} rows of each sample, mean, its upstream gradient 1",
+        D=dim, H=heads, KV=kv_heads, FF=hidden, V=vocabulary, R=rank, scale=scale, S=tokens, keep=keep, theta=theta, eps=eps,
+    )
+    widths = {
+        "q": (dim, dim), "k": (dim, kv_heads * head), "v": (dim, kv_heads * head), "o": (dim, dim),
+        "gate": (dim, hidden), "up": (dim, hidden), "down": (hidden, dim),
+    }
+    params, frozen = {}, {}
+    for name, (fan_in, fan_out) in widths.items():
+        frozen[f"{name}.weight"] = c.randn(fan_out, fan_in, scale=fan_in**-0.5)
+        if name in "qkv":
+            frozen[f"{name}.bias"] = c.randn(fan_out, scale=0.5)
+        params[f"{name}.lora_A.weight"] = c.randn(rank, fan_in, scale=fan_in**-0.5)
+        params[f"{name}.lora_B.weight"] = c.randn(fan_out, rank, scale=0.5)
+    for name in ("norm1", "norm2", "norm"):
+        frozen[f"{name}.weight"] = c.randn(dim, scale=0.25, shift=1.0)
+    frozen["head.weight"] = c.randn(vocabulary, dim, scale=0.5)
+    for name, value in frozen.items():
+        c.put(f"state.{name}", value)
+
+    angle = torch.arange(tokens, dtype=torch.float64)[:, None] * theta ** (-torch.arange(0, head, 2, dtype=torch.float64) / head)
+    cos, sin = angle.cos().repeat(1, 2), angle.sin().repeat(1, 2)
+
+    def turn(x):
+        first, second = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+    logits = []
+
+    def net(x, ids, **p):
+        def linear(name, x):
+            base = F.linear(x, frozen[f"{name}.weight"], frozen.get(f"{name}.bias"))
+            return base + scale * F.linear(F.linear(x, p[f"{name}_lora_A_weight"]), p[f"{name}_lora_B_weight"])
+
+        def norm(name, x):
+            return F.rms_norm(x, (dim,), frozen[f"{name}.weight"], eps)
+
+        n = norm("norm1", x)
+        q, k = turn(heads_first(linear("q", n), heads)), turn(heads_first(linear("k", n), kv_heads))
+        v = heads_first(linear("v", n), kv_heads)
+        attended = tokens_first(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+        h = x + linear("o", attended)
+        m = norm("norm2", h)
+        y = h + linear("down", F.silu(linear("gate", m)) * linear("up", m))
+        logits.append(F.linear(norm("norm", y), frozen["head.weight"]))
+        return F.cross_entropy(logits[0][:, :keep].flatten(0, 1), ids.flatten())
+
+    one = [torch.tensor(1.0, dtype=torch.float64)]
+    c.run(net, c.randn(2, tokens, dim), c.randint(0, vocabulary, 2, keep), params=params, upstream=one)
+    c.put("logits", logits[0])
+
+
 def build(name):
     c = Case(name)
     CASES[name](c)

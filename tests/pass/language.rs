@@ -159,3 +159,31 @@ fn a_module_can_have_two_lengths() {
     assert_eq!((q.len(), k.len()), (3 * 2, 6 * 4));
     assert!(model.forward((&[0.0; 6 * 2], &[0.0; 6 * 2])).is_err(), "six queries are more than five");
 }
+
+#[module(rename_all = "camelCase")]
+struct Named<const D: usize> {
+    #[fused("self.query" = D, key = 2)]
+    query_and_key: Linear<D, { D + 2 }>,
+    #[rename = ""]
+    down: Linear<{ D + 2 }, D>,
+    #[rename = "LayerNorm"]
+    r#final: LayerNorm<D>,
+}
+
+#[module]
+impl<const D: usize> Named<D> {
+    fn forward(&self, x: T![D]) -> T![D] {
+        self.r#final(self.down(self.query_and_key(x)))
+    }
+}
+
+#[module]
+type Named4 = Named<4>;
+
+nn::checkpoint!("tests/headers/named.json" as Named4, dtype = F32);
+nn::checkpoint!("tests/headers/named.json" as Named4, only = "self", extra = allow);
+
+#[test]
+fn names_may_be_another_library_s() {
+    assert_eq!(output::<Named4>(&[1.0; 4]).len(), 4);
+}

@@ -662,7 +662,7 @@ impl<M: Device, X: Signature, S: Dim, KV: Dim, REP: Dim, D: Dim> Module<M, X>
 mod tests {
     use super::*;
     use crate::check::{Options, Run, Values, gradients};
-    use crate::{C, Cpu, Mode, S2, T, UpTo};
+    use crate::{C, Cpu, Linear, LinearNoBias, Mode, RoPE, S2, T, UpTo, module};
 
     type Three<Q, K> = (Q, K, K);
     type Far<const N: usize, const W: usize> = S2<UpTo<C<N>, 1>, C<W>>;
@@ -696,6 +696,33 @@ mod tests {
         // Queries and keys of two lengths.
         let options = Options { lengths: Some([2, 5, 0, 0]), ..Options::new(2, Mode::Infer, 14) };
         options.check::<CrossAttention<4, 2, 3, 6>, Three<T![..3, 4], Far<6, 4>>>().assert_within(1e-7);
+    }
+
+    #[module]
+    struct Block<const S: usize> {
+        qkv: Linear<8, 24>,
+        attend: CausalAttention<S, 2, 4>,
+        q: LinearNoBias<8, 8>,
+        kv: LinearNoBias<8, 4>,
+        turn: RoPE<S, 2, 4>,
+        turn_keys: RoPE<S, 1, 4>,
+        share: GQAAttention<S, 2, 1, 4>,
+    }
+    #[module]
+    impl<const S: usize> Block<S> {
+        fn forward(&self, x: T![..S, 8]) -> T![..S, 8] {
+            let h = x + self.attend(self.qkv(x));
+            let kv = self.kv(h);
+            h + self.share(self.turn(self.q(h)), self.turn_keys(kv), kv)
+        }
+    }
+
+    #[test]
+    fn blocks_of_attention_have_the_gradients_of_finite_differences() {
+        for length in [1, 4, 5] {
+            let options = Options { lengths: Some([length, 0, 0, 0]), ..Options::new(2, Mode::Train, 1) };
+            options.check::<Block<5>, T![..5, 8]>().assert_within(1e-7);
+        }
     }
 
     fn values(seed: u32, n: usize) -> Vec<f64> {

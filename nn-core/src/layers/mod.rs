@@ -312,6 +312,16 @@ mod tests {
             RSample<0>, RSampleTanh<{ usize::MAX - 1 }>,
             LSTMCell<4, 4>, LSTMCell<0, 4>, GRUCell<4, { usize::MAX - 1 }>, LSTMSeq<4, 4, 4>, GRUSeq<4, 4, 0>,
             GRUSeq<4, { usize::MAX - 1 }, 4>, LSTMSeq<4, 4, { usize::MAX - 1 }>,
+            SelfAttention<4, 4, 2, 2>, SelfAttention<4, 4, 2, 1, 4, No, Sci<1, 4>, Sci<1, -6>>, SelfAttention<4, 4, 3, 3>,
+            SelfAttention<0, 0, 0, 0>, SelfAttention<4, 4, 2, { usize::MAX - 1 }>, SelfAttention<{ usize::MAX - 1 }, 4, 4, 4>,
+            SelfAttention<4, 4, { usize::MAX - 1 }, 1, 4>, SelfAttention<4, 4, 4, 4, { usize::MAX - 1 }, Yes, Sci<1, 4>>,
+            CausalSelfAttention<4, 4, 2>, CausalSelfAttention<4, 4, 0>, DecoderBlock<4, 4, 2, 8>, DecoderBlock<4, 4, 3, 8>,
+            EncoderBlock<4, 4, 2, 0>, EncoderBlockPreNorm<4, { usize::MAX - 1 }, 2, 8>, LlamaBlock<4, 4, 2, 1, 8>,
+            LlamaBlock<4, 4, { usize::MAX - 1 }, 1, { usize::MAX - 1 }>, PreNormBlock<ReLU, Flatten, ReLU, Add>,
+            PostNormBlock<ReLU, Linear<4, 3>, ReLU, ReLU>, Remat<Linear<4, 4>>, Remat<Add>, Tok<ReLU>, Tok<Flatten>,
+            Tok<Linear<4, 3>>, Tok<Reshape<T![1, 1, 1, 1, 1, 1]>>, InitWith<Linear<4, 4>, Zero>, StopGradParams<Linear<4, 4>>,
+            StopGradParams<Repeat<LinearReLU<4, 4>, { usize::MAX - 1 }>>, RepeatConditional<Add, 3>, RepeatConditional<Add, 0>,
+            RepeatConditional<Linear<4, 4>, 2>, RepeatConditional<Concat<0>, { usize::MAX - 1 }>,
             Param<T![4]>, Param<T![]>, Param<T![..4]>, Param<Ids<T![4]>>,
         }
     }

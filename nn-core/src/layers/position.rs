@@ -64,7 +64,7 @@ impl<X: Signature, S: Dim, D: Dim> Layer<X> for PosEmbedOf<S, D> {
 
 impl<V: Device, X: Signature, S: Dim, D: Dim> Module<V, X> for PosEmbedOf<S, D> {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
-        let (first, seq) = (0, X::SIG.dims(0).axis_at(0, &cx.lengths));
+        let (first, seq) = (cx.position(), X::SIG.dims(0).axis_at(0, &cx.lengths));
         let rows = slice::<V>(call.params, first * D::N, seq * D::N);
         let mut y = call.y.get(0);
         cx.device().broadcast_rows(cx.batch, rows, V::reborrow(&mut y));
@@ -72,7 +72,7 @@ impl<V: Device, X: Signature, S: Dim, D: Dim> Module<V, X> for PosEmbedOf<S, D> 
     }
 
     fn vjp(cx: &mut Ctx<'_, V>, mut call: Vjp<'_, V>) {
-        let (first, seq) = (0, X::SIG.dims(0).axis_at(0, &cx.lengths));
+        let (first, seq) = (cx.position(), X::SIG.dims(0).axis_at(0, &cx.lengths));
         if let Some(dx) = call.dx.wanted(0) {
             cx.device().copy(call.dy.get(0), dx);
         }
@@ -125,7 +125,7 @@ impl<X: Signature, S: Dim, D: Dim, THETA: Real> Layer<X> for SinusoidalPosAddOf<
 
 impl<V: Device, X: Signature, S: Dim, D: Dim, THETA: Real> Module<V, X> for SinusoidalPosAddOf<S, D, THETA> {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
-        let (first, seq) = (0, X::SIG.dims(0).axis_at(0, &cx.lengths));
+        let (first, seq) = (cx.position(), X::SIG.dims(0).axis_at(0, &cx.lengths));
         let spec = SinusoidSpec { rows: seq, first, dim: D::N, theta: THETA::VALUE };
         let mut table = call.scratch.take(seq * D::N);
         cx.device().sinusoids(&spec, V::reborrow(&mut table));

@@ -545,6 +545,8 @@ impl<X: Signature, IN: Dim, HID: Dim, T: Dim, KIND: Recurrence> Layer<X>
     const RULE: Rule = Self::rule(&X::SIG);
     const KEEPS_X: bool = true;
     const SAVED: Size = Self::KEPT;
+    // A state that has moved on can't be taken back to an earlier token.
+    const CAUSAL: bool = false;
     // A bias, the inputs, and a first state; where nothing is kept, the rest too.
     const SCRATCH: Size = Self::BIAS.plus(Self::INPUTS).plus(Self::ONE).plus(Self::KEPT);
     // The inputs and their gradients, those of the states, a first state, the gradients of two states; those of the gates,

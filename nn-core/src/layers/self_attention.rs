@@ -111,6 +111,8 @@ type Proj<DIM, H, KV, D, BIAS> =
     LinearActOf<DIM, Times<Plus<H, Plus<KV, KV>>, HeadDim<DIM, H, D>>, Identity, BIAS>;
 type Out<DIM, H, D, BIAS> = LinearActOf<Times<H, HeadDim<DIM, H, D>>, DIM, Identity, BIAS>;
 
+type GainView<A, DIM, H, D> = TensorView<A, S1<HeadDim<DIM, H, D>>>;
+
 /// The parameters of a [`SelfAttention`].
 pub struct SelfAttentionView<A: Access, DIM: Dim, H: Dim, KV: Dim, D: Dim, BIAS: Switch, OBIAS: Switch> {
     /// The projections to queries, keys and values, one under the other.
@@ -118,9 +120,9 @@ pub struct SelfAttentionView<A: Access, DIM: Dim, H: Dim, KV: Dim, D: Dim, BIAS:
     /// The projection back.
     pub o_proj: <Out<DIM, H, D, OBIAS> as Views>::View<A>,
     /// The gain of the queries' norm, if there is one.
-    pub q_norm: Option<TensorView<A, S1<HeadDim<DIM, H, D>>>>,
+    pub q_norm: Option<GainView<A, DIM, H, D>>,
     /// The gain of the keys' norm, if there is one.
-    pub k_norm: Option<TensorView<A, S1<HeadDim<DIM, H, D>>>>,
+    pub k_norm: Option<GainView<A, DIM, H, D>>,
 }
 
 impl<A: Access, DIM: Dim, H: Dim, KV: Dim, D: Dim, BIAS: Switch, OBIAS: Switch> FromArenas<A>
@@ -557,8 +559,10 @@ mod tests {
         (0..n as u32).map(draw).collect()
     }
 
+    type ByPath = Vec<(String, Vec<f64>)>;
+
     /// Output, input gradient and every parameter's gradient by path.
-    fn step<M: Module<Cpu<f64>, T![5, 6]>>() -> (Vec<f64>, Vec<f64>, Vec<(String, Vec<f64>)>) {
+    fn step<M: Module<Cpu<f64>, T![5, 6]>>() -> (Vec<f64>, Vec<f64>, ByPath) {
         let mut run = Run::<M, T![5, 6], Cpu<f64>>::new(&Cpu::default(), 2);
         let mut paths: Vec<_> = run.paths().map(|(path, dims)| (path.to_owned(), dims)).collect();
         paths.sort();

@@ -51,6 +51,8 @@ macro_rules! softmax {
         impl<X: Signature> Layer<X> for $name {
             const RULE: Rule = rule(&Self::LABEL, &X::SIG);
             const KEEPS_Y: bool = true;
+            // Along a sequence, the first depends on the last.
+            const CAUSAL: bool = X::SIG.is_empty() || X::SIG.dims(0).last().length.is_none();
         }
         impl<D: Device, X: Signature> Module<D, X> for $name {
             fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {

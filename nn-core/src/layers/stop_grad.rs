@@ -113,7 +113,8 @@ mod tests {
     use super::*;
     use crate::check::{Run, Values, gradients};
     use crate::{
-        Adam, Cpu, CrossEntropy, Dropout, Linear, LinearTanh, Mode, Model, T, Weights, module, sequential,
+        Adam, Cpu, CrossEntropy, Dropout, Error, Linear, LinearTanh, Mode, Model, T, Weights, module,
+        sequential,
     };
 
     #[test]
@@ -211,6 +212,17 @@ mod tests {
         let gradients = run.vjp(&[Values::Real(vec![1.0, 10.0])]);
         // Not four times as much.
         assert_eq!(run.gradient(&gradients, "a.bias"), [1.0, 10.0]);
+    }
+
+    sequential! { First: [2] -> [2] = gate: GradGate, head: Linear<2, 2> }
+
+    #[test]
+    fn what_is_not_finite_is_the_next_layers() {
+        let mut model = Model::<First>::init(1, 1).unwrap();
+        model.check_finite(true);
+        assert!(model.forward(&[1.0, 2.0]).is_ok());
+        let error = model.forward(&[f32::NAN, 1.0]).unwrap_err();
+        assert!(matches!(&error, Error::NotFinite { path } if path == "head"), "{error}");
     }
 
     #[test]

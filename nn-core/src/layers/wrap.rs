@@ -254,7 +254,7 @@ const fn alike(sig: &Sig) -> bool {
         }
         i += 1;
     }
-    sig.len() > 0
+    !sig.is_empty()
 }
 
 const fn each(sig: &Sig) -> Sig {

@@ -498,9 +498,9 @@ impl<E: Real> Kernels<E> {
             let to = len.min(j + PART);
             let (from, most) = (sight.first(j), sight.first(to - 1));
             if from < n {
-                let unseen = 0..if holes { n } else { most } - from;
+                let unseen = if holes { n } else { most };
                 let weights = weights.part(j..to, from..n);
-                self.weighted(weights, b.some(from..n), unseen, &mut sums[j * d..to * d]);
+                self.weighted(weights, b.some(from..n), 0..unseen - from, &mut sums[j * d..to * d]);
             }
         }
     }
@@ -544,7 +544,10 @@ impl<E: Real> Kernels<E> {
         });
         let tiles = s.q_len.div_ceil(QUERIES);
         let units = s.batch * s.heads * tiles;
-        let work = QUERIES.min(s.q_len.max(1)) * s.head_dim * s.k_len.max(1);
+        if units == 0 {
+            return;
+        }
+        let work = QUERIES.min(s.q_len).saturating_mul(s.head_dim * s.k_len.max(1));
         par::split(units, gemm::WORK.div_ceil(work), Span(units), &|first, Span(count)| {
             let mut scratch = Scratch::new(QUERIES * (2 * s.head_dim + KEYS + 3));
             for unit in first..first + count {
@@ -659,11 +662,11 @@ impl<E: Real> Kernels<E> {
                 v.map(|v| Sheet::new(NAME, v, extents[2])),
             ],
         };
-        if to.iter().all(Option::is_none) {
+        let units = s.batch * s.kv_heads;
+        if units == 0 || to.iter().all(Option::is_none) {
             return;
         }
         let back = Back { x, y, lse, dy, to };
-        let units = s.batch * s.kv_heads;
         let cols = 2 * s.k_len * s.head_dim;
         let work = (s.heads / s.kv_heads * s.q_len).saturating_mul(cols).max(1);
         let piece = (Span(units), Rows(scratch, cols));

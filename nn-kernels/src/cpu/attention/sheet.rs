@@ -67,18 +67,25 @@ impl Extent {
 
 /// Whether the rows of three tensors in one view share no value, where no two rows of one do. They lie side by side in
 /// each sample, or in each token.
-fn are_apart(name: &str, parts: [(usize, Extent); 3]) -> bool {
-    if parts.iter().any(|(_, e)| e.is_empty()) {
-        return true;
+fn are_apart(name: &str, all: [(usize, Extent); 3]) -> bool {
+    let (mut parts, mut n) = (all, 0);
+    for part in all.into_iter().filter(|(_, e)| !e.is_empty()) {
+        parts[n] = part;
+        n += 1;
     }
+    let parts = &parts[..n];
+    let Some((_, first)) = parts.first() else { return true };
     // Whether stretches are apart, and from where to where they reach.
     let stretch = |len: &dyn Fn(&Extent) -> usize| {
-        let mut parts = parts.map(|(start, e)| (start, reach(name, 1, start, len(&e))));
-        parts.sort_unstable();
-        (parts.windows(2).all(|w| w[0].1 <= w[1].0), parts[2].1 - parts[0].0)
+        let mut ends = [(0, 0); 3];
+        for (end, (start, e)) in ends.iter_mut().zip(parts) {
+            *end = (*start, reach(name, 1, *start, len(e)));
+        }
+        let ends = &mut ends[..n];
+        ends.sort_unstable();
+        (ends.windows(2).all(|w| w[0].1 <= w[1].0), ends[n - 1].1 - ends[0].0)
     };
-    let equal = |step: &dyn Fn(&Extent) -> usize| parts.iter().all(|(_, e)| step(e) == step(&parts[0].1));
-    let first = parts[0].1;
+    let equal = |step: &dyn Fn(&Extent) -> usize| parts.iter().all(|(_, e)| step(e) == step(first));
     let batch = |reach: usize| first.batch == 1 || equal(&|e| e.at.batch) && first.at.batch >= reach;
     let (apart, width) = stretch(&|e| e.sample(name));
     if apart && batch(width) {

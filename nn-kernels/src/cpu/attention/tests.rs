@@ -116,7 +116,7 @@ fn operands(s: &AttentionSpec, seed: u64) -> [Vec<f64>; 4] {
 }
 
 /// Odd sizes: batch, queries, keys, heads, heads of keys, values in a head, causal.
-const SIZES: [(usize, usize, usize, usize, usize, usize, bool); 15] = [
+const SIZES: [(usize, usize, usize, usize, usize, usize, bool); 17] = [
     (1, 1, 1, 1, 1, 1, false),
     (1, 1, 130, 4, 2, 5, true),
     (3, 1, 65, 2, 1, 32, false),
@@ -128,6 +128,8 @@ const SIZES: [(usize, usize, usize, usize, usize, usize, bool); 15] = [
     (1, 65, 131, 6, 2, 80, true),
     (1, 3, 200, 6, 3, 128, true),
     (2, 33, 100, 4, 4, 16, false),
+    (2, 3, 150, 2, 2, 8, false),
+    (1, 4, 70, 6, 2, 9, true),
     // The first queries see no key at all.
     (2, 100, 33, 2, 1, 8, true),
     (1, 2, 1, 1, 1, 3, true),
@@ -287,8 +289,8 @@ fn a_cache_with_room_for_more_is_read_as_it_lies() {
 }
 
 /// Each token's output when it is the last of all that there are.
-fn one_by_one<E: Real>() {
-    let (n, heads, kv, d) = (150, 4, 2, 24);
+fn one_by_one<E: Real>(heads: usize, kv: usize, d: usize) {
+    let n = 150;
     for device in devices::<E>() {
         let s = spec((1, n, n, heads, kv, d, true));
         let [q, k, v] = [1, 2, 3].map(|seed| reals::<E>(&random(seed, n * heads * d)));
@@ -332,8 +334,10 @@ fn one_by_one<E: Real>() {
 
 #[test]
 fn tokens_one_by_one_have_the_bits_of_all_at_once() {
-    one_by_one::<f64>();
-    one_by_one::<f32>();
+    for (heads, kv, d) in [(4, 2, 24), (2, 2, 7), (6, 1, 16)] {
+        one_by_one::<f64>(heads, kv, d);
+        one_by_one::<f32>(heads, kv, d);
+    }
 }
 
 #[test]
@@ -422,6 +426,15 @@ fn overlapping_gradients_are_refused() {
 #[should_panic(expected = "attention_vjp: rows that are written overlap")]
 fn gradients_that_reach_into_the_next_token_are_refused() {
     packed_at([0, 8, 24]);
+}
+
+#[test]
+#[should_panic(expected = "attention_vjp: rows that are written overlap")]
+fn overlapping_gradients_are_refused_where_there_are_no_queries() {
+    let s = spec((1, 0, 4, 2, 2, 4, false));
+    let (x, mut dx, mut scratch) = (vec![0.0; 32], vec![0.0; 64], vec![0.0; s.vjp_scratch()]);
+    let to = AttentionGradients::Packed { qkv: &mut dx[..], at: [0, 0, 4] };
+    devices::<f64>()[0].attention_vjp(&s, &[], &x, &x, None, &[], &[], &[], to, &mut scratch);
 }
 
 #[test]

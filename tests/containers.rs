@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use nn::check::{Options, Run, Values};
-use nn::kernels::ops::{Binary, Stream};
+use nn::kernels::ops::Stream;
 use nn::*;
 
 type Device64 = Cpu<f64>;
@@ -210,14 +210,9 @@ impl<D: Device, X: Signature, N: Dim> Module<D, X> for ProbeOf<N> {
     }
 }
 
-/// What stands in each container: layers, one behind the other, with a gate between them.
-macro_rules! unit {
-    ($name:ident: [$($x:tt)*]) => {
-        sequential! { $name: [$($x)*] -> [$($x)*] = a: Probe<3>, gate: GradGate, b: Probe<3> }
-    };
-}
-unit!(Unit: [..4, 3]);
-unit!(One: [3]);
+// What stands in each container: layers, one behind the other, with a gate between them.
+sequential! { Unit: [..4, 3] -> [..4, 3] = a: Probe<3>, gate: GradGate, b: Probe<3> }
+sequential! { One: [3] -> [3] = a: Probe<3>, gate: GradGate, b: Probe<3> }
 sequential! { FromIds: Ids[..4] -> [..4, 3] = a: Probe<3>, gate: GradGate, b: Probe<3> }
 sequential! { OneFromIds: Ids<T![]> -> [3] = a: Probe<3>, gate: GradGate, b: Probe<3> }
 

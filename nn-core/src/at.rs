@@ -18,7 +18,7 @@ use crate::describe::Describe;
 use crate::fault::Rule;
 use crate::glue::{self, Step};
 use crate::layer::{Declared, Forward, Layer, Module, Params, Vjp};
-use crate::signature::{Sig, Signature};
+use crate::signature::{Kind, Sig, Signature};
 use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut};
 use crate::tree::{Child, Node};
 use crate::views::{Access, Views};
@@ -112,6 +112,43 @@ impl<X: Signature> Layer<X> for Inert {
 impl<D: Device, X: Signature> Module<D, X> for Inert {
     fn forward(_: &mut Ctx<'_, D>, _: Forward<'_, D>) {}
     fn vjp(_: &mut Ctx<'_, D>, _: Vjp<'_, D>) {}
+}
+
+/// What gives a module's input as its output: a copy, so that every output has a buffer of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Same;
+
+impl Params for Same {
+    const LABEL: Text = Text::new().str("Same");
+}
+impl Views for Same {
+    type View<A: Access> = ();
+}
+impl<X: Signature> Layer<X> for Same {
+    const RULE: Rule = {
+        let (mut i, mut ids) = (0, false);
+        while i < X::SIG.len() {
+            ids = ids || matches!(X::SIG.tensors()[i].kind, Kind::Ids);
+            i += 1;
+        }
+        if ids {
+            Rule::wrong(
+                Text::new().str("`forward` can't give an input of ids as it is: give what it computes"),
+            )
+        } else {
+            Rule::ok(X::SIG)
+        }
+    };
+    const PLACES: u32 = 0;
+}
+impl<D: Device, X: Signature> Module<D, X> for Same {
+    fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
+        call.y.copy(cx, call.x);
+    }
+    fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
+        call.dx.copy(cx, call.dy);
+    }
+    fn describe(_: &mut Describe) {}
 }
 
 /// A signature that is not known because of a mistake elsewhere.

@@ -103,7 +103,7 @@ pub use workspace::Workspace;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::at::{
-        At, Inert, NoLayer, NoPart, NoSig, NoUses, Part, Runs, SigOf, Unknown, Uses, UsesOf, describe,
+        At, Inert, NoLayer, NoPart, NoSig, NoUses, Part, Runs, Same, SigOf, Unknown, Uses, UsesOf, describe,
         describe_part, forward, has_forward, vjp,
     };
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};

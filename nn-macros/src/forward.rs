@@ -62,6 +62,10 @@ pub(crate) fn expand(args: TokenStream, item: ItemImpl) -> TokenStream {
     }
     for param in params {
         if let FnArg::Typed(param) = param {
+            if let (Type::Tuple(tuple), syn::Pat::Ident(_)) = (&*param.ty, &*param.pat) {
+                let text = "several values are several parameters: `a: T![4], b: T![4]`";
+                reader.errors.at(tuple, text);
+            }
             let ty = consts.signature(&param.ty, &mut reader.errors);
             reader.input(&param.pat, ty);
         }

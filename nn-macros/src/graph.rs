@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn outputs(&mut self, outputs: Vec<ValueId>, span: (Span, Span)) {
         for value in outputs {
             let value = if self.graph.is_input(value) || self.graph.outputs.contains(&value) {
-                self.graph.node(Callee::Path(quote!(::nn::Identity)), span, vec![value], "")
+                self.graph.node(Callee::Path(quote!(::nn::__private::Same)), span, vec![value], "")
             } else {
                 value
             };

@@ -22,9 +22,7 @@ use nn::{Sampling, Schedule, T};
 use support::plot::{Chart, Curve, charts};
 use text::{Corpus, VOCAB, Windows};
 
-/// Trains a language model of characters on a text, then writes more of it.
-///
-/// Without the text it learns what numbers are called, from a text it makes itself.
+/// Trains a language model of characters on a text, or without one on what numbers are called, then writes more of it.
 #[derive(Parser)]
 struct Options {
     /// A folder with texts (.md, .txt), such as `scripts/get-data.sh shakespeare` fetches.
@@ -131,8 +129,8 @@ where
     let mut model = Model::<M>::init(sampler.seed(), options.batch)?;
     println!("seed {}\n{}\n", sampler.seed(), model.summary());
 
-    let has_text = options.data.is_dir();
-    if !has_text {
+    let numbers = !options.write_only && !options.data.is_dir();
+    if numbers {
         println!(
             "{} is not there: `scripts/get-data.sh shakespeare` fetches it. Numbers will do for now.\n",
             options.data.display()
@@ -142,12 +140,12 @@ where
     if options.write_only {
         model.load(&checkpoint)?;
     } else {
-        let corpus = if has_text {
-            Corpus::read(&options.data)?
-        } else {
+        let corpus = if numbers {
             Corpus::tail(text::encode(&numbers::text(6_000, 1)).0)
+        } else {
+            Corpus::read(&options.data)?
         };
-        let steps = options.steps.unwrap_or(if has_text { 1500 } else { 300 });
+        let steps = options.steps.unwrap_or(if numbers { 300 } else { 1500 });
         train::<M, S>(options, &corpus, steps, sampler.seed(), &mut model, &checkpoint)?;
     }
 
@@ -176,7 +174,7 @@ where
             "the context of {S} characters was full {times}: its later half was read again, and what came before forgotten"
         )?;
     }
-    if !has_text {
+    if numbers {
         let all: String = written.ids.iter().map(|id| text::character(*id)).collect();
         let (right, lines) = numbers::right(&all);
         writeln!(out, "{right} of {lines} whole lines are right")?;

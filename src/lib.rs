@@ -38,6 +38,8 @@ pub use nn_core::*;
 /// `+ - * /` of values of one shape and of a value with a number, unary `-`, and tuples. A value may be used several times; then its gradients
 /// add. A field may be called several times; then its parameters are shared.
 ///
+/// Next to a struct `Block` there are `BlockOf`, if it has parameters, `BlockFields` and `BlockView`, which [`Weights::view`] gives: these names are taken.
+///
 /// **On an alias**, the model that it names is checked: `#[module] type Tiny = Gpt<64, 384, 6>;`.
 ///
 /// ```
@@ -136,7 +138,7 @@ pub use nn_macros::sequential;
 ///
 /// It becomes a struct over dimensions that are types, `NameOf<A, …>`, and the alias `Name` with `const` parameters; with [`Rebind`]
 /// implemented, so that its arguments can be computed in a module. Type parameters and defaults pass through. The parameters are named with
-/// their shapes in a checkpoint, for [views](Weights::view) of them: none, if there are none; `own_views`, to implement [`Views`] by hand. What it computes, one
+/// their shapes in a checkpoint, for [views](Weights::view) of them (`lora_a = "lora_A.weight": S2<R, IN>`, where the name is none in Rust): none, if there are none; `own_views`, to implement [`Views`] by hand. What it computes, one
 /// implements: [`Params`], [`Layer`] and [`Module`].
 pub use nn_macros::layer;
 
@@ -153,7 +155,7 @@ pub use nn_macros::layer;
 /// * `prefix = "bert." => "encoder."`: what begins so in the file begins so in the model; `prefix = "bert."` takes it off;
 /// * `rename = "input_layernorm" => "norm1"`: what is called so in the file, wherever it stands, is called so in the model;
 /// * `only = "encoder"`: only the parameters at or below this path are compared;
-/// * `may_lack = "encoder.pooler"`: those may be missing;
+/// * `may_lack = "encoder.pooler"`: those may be missing, and whatever else has these words in its path;
 /// * `transposed = "h"`: the file has the matrices at or below this path the other way round, as GPT-2's `Conv1D`;
 /// * `dtype = F32`: the parameters have this type, and not just one of `F64`, `F32`, `F16` and `BF16`, which can be
 ///   converted.

@@ -148,6 +148,10 @@ fn what_may_be_missing_is_kept_and_what_may_not_is_an_error() {
     let report = model.load_partial(&file.path, &encoder().may_lack("encoder.pooler")).unwrap();
     assert_eq!(report.kept, ["encoder.pooler.weight", "head.weight", "head.bias"]);
     assert_eq!(model.weights().get("encoder.pooler.weight").unwrap(), old);
+    // A word of a path will do, as for what every one of many blocks has.
+    let report = model.load_partial(&file.path, &encoder().may_lack("pooler")).unwrap();
+    assert_eq!(report.kept, ["encoder.pooler.weight", "head.weight", "head.bias"]);
+    file.refused(&encoder().may_lack("weigh"), &["`weigh`; did you mean"]);
     let bias = model.weights().get("encoder.pooler.bias").unwrap();
     assert_eq!(bias, file.weights.get("pooler.bias").unwrap());
     // The nearest name is the file's own.
@@ -190,10 +194,13 @@ fn mistakes_in_what_is_asked_for_are_errors() {
     let says = "none of its tensors is a parameter that is asked for: its first is `bert.embed.bias`, the model's `encoder.embed.weight`";
     file.refused(&nothing, &[says]);
     // Two of the file's that would be one.
-    let both = encoder().prefix("cls.decoder.", "head.");
+    let both = encoder().only("head").prefix("cls.decoder.", "head.");
     file.refused(&both, &["`cls.decoder.weight` and `head.weight` would both be `head.weight`"]);
-    // The first prefix that fits is taken.
     let mut model = Model::<Classifier>::init(1, 2).unwrap();
+    model
+        .load_partial(&file.path, &encoder().prefix("cls.decoder.", "head."))
+        .expect("nobody asks for the head");
+    // The first prefix that fits is taken.
     model.load_partial(&file.path, &encoder().prefix("bert.norm.", "head.")).unwrap();
 }
 

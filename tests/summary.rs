@@ -38,6 +38,17 @@ impl Language {
 }
 
 #[test]
+fn what_is_frozen_is_counted_apart() {
+    sequential! { Tuned: [8] -> [3] = base: StopGradParams<Linear<8, 4>>, tuned: LoRALinear<4, 4, 2, 1.0>, Linear<4, 3> }
+    let summary = Model::<Tuned>::init(0, 8).unwrap().summary();
+    assert_eq!(
+        (summary.frozen, summary.params),
+        (8 * 4 + 4 + 4 * 4 + 4, 8 * 4 + 4 + 4 * 4 + 4 + 2 * 4 * 2 + 4 * 3 + 3)
+    );
+    assert!(summary.to_string().contains("87 parameters, 56 of them frozen, "), "{summary}");
+}
+
+#[test]
 fn counts_are_right() {
     let summary = Model::<LeNet>::init(0, 8).unwrap().summary();
     let conv1 = 16 * 9 + 16;

@@ -71,6 +71,28 @@ fn views_go_through_repetition_residuals_raw_parameters_and_ties() {
     assert_eq!(weights.get("blocks.1.weight").unwrap()[12], -9.0);
 }
 
+sequential! {
+    Sequences: [..6, 4] -> [..6, 3] =
+        pos: PosEmbed<6, 4>, tuned: LoRALinear<4, 4, 2, 0.5>, gate: GradGate, lstm: LSTMSeq<4, 5, 6>, gru: GRUSeq<5, 3, 6>
+}
+
+#[test]
+fn every_layer_with_parameters_has_a_view() {
+    let mut weights = Weights::<Sequences, Cpu<f64>>::new(Cpu::default(), 3).unwrap();
+    let get = |path: &str| weights.get(path).unwrap();
+    let view = weights.view();
+    assert_eq!(view.pos.weight.to_vec(), get("pos.weight"));
+    assert_eq!(view.tuned.weight.to_vec(), get("tuned.weight"));
+    assert_eq!(view.tuned.lora_a.to_vec(), get("tuned.lora_A.weight"));
+    assert_eq!(view.tuned.lora_b.dims().to_string(), "[4, 2]");
+    assert_eq!(view.tuned.bias.unwrap().to_vec(), get("tuned.bias"));
+    assert_eq!(view.lstm.weight_ih_l0.to_vec(), get("lstm.weight_ih_l0"));
+    assert_eq!(view.lstm.weight_hh_l0[[19, 4]], get("lstm.weight_hh_l0")[19 * 5 + 4]);
+    assert_eq!(view.gru.bias_hh_l0.to_vec(), get("gru.bias_hh_l0"));
+    weights.view_mut().gate.stop[[0]] = 1.0;
+    assert_eq!(weights.get("gate.stop").unwrap(), [1.0]);
+}
+
 #[test]
 fn gradients_have_the_same_view() {
     let mut model = Model::<Trunk, Cpu<f64>>::init(1, 2).unwrap();

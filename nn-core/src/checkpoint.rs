@@ -164,6 +164,12 @@ fn write<E: Pod>(
     facts: Option<HashMap<String, String>>,
 ) -> Result<(), Error> {
     let failed = |source: io::Error| Error::File { path: path.to_owned(), source };
+    // Such a model does not compile if it is declared; its file could not be read.
+    let mut names: Vec<_> = tensors.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(failed(io::Error::other(format!("two tensors are called `{}`", pair[0]))));
+    }
     let bytes = safetensors::serialize(tensors, facts).map_err(|e| failed(io::Error::other(e)))?;
     // What a link leads to is replaced, and not the link.
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -413,7 +419,12 @@ pub(crate) fn load_partial<M: Declared, D: Device>(
     }
     let mut names = HashMap::new();
     for name in file.names() {
-        if let Some(other) = names.insert(partial.to_model(name), name) {
+        let path = partial.to_model(name);
+        // What nobody asks for may be called anything.
+        if !(partial.wants(&path) && weights.parameters().iter().any(|p| p.path == path)) {
+            continue;
+        }
+        if let Some(other) = names.insert(path, name) {
             let (a, b) = if other < name { (other, name) } else { (name, other) };
             return Err(refuse(format!("`{a}` and `{b}` would both be `{}`", partial.to_model(name))));
         }

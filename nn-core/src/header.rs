@@ -28,7 +28,7 @@ pub struct Wanted {
     pub model: Text,
     /// Paths at or below which parameters are to be compared; empty for all.
     pub only: &'static [&'static str],
-    /// Paths at or below which parameters may be missing.
+    /// Words of the paths of parameters that may be missing.
     pub may_lack: &'static [&'static str],
     /// Paths at or below which the file has matrices the other way round.
     pub transposed: &'static [&'static str],
@@ -246,7 +246,7 @@ impl<const N: usize> Walk<'_, N> {
         let (path, wanted) = (path.as_str(), self.wanted);
         let (only, seen) = below(path, wanted.only);
         self.know(seen, 0);
-        let (may_lack, seen) = below(path, wanted.may_lack);
+        let (may_lack, seen) = within(path, wanted.may_lack);
         self.know(seen, wanted.only.len());
         let (turned, seen) = below(path, wanted.transposed);
         self.know(seen, wanted.only.len() + wanted.may_lack.len());
@@ -336,6 +336,20 @@ const fn below(path: &str, above: &[&str]) -> (bool, u64) {
             which |= 1 << i;
         }
         i += 1;
+    }
+    (which != 0, which)
+}
+
+/// Whether a path has the words of one of these next to each other, whole ones between dots, and which.
+const fn within(path: &str, words: &[&str]) -> (bool, u64) {
+    let (bytes, mut which, mut at) = (path.as_bytes(), 0, 0);
+    while at < bytes.len() {
+        if at == 0 || bytes[at - 1] == b'.' {
+            if let Some((_, rest)) = path.split_at_checked(at) {
+                which |= below(rest, words).1;
+            }
+        }
+        at += 1;
     }
     (which != 0, which)
 }

@@ -237,7 +237,8 @@ mod tests {
             ScaledDotProductAttention<7, 2, 2>, T![3, 2, ..7, 2]; GQAAttention<7, 2, 1, 2, No>, (Four, T![..7, 2], T![..7, 2]);
             CrossAttention<4, 2, 7, 7>, (Four, Four, Four); SelfAttention<7, 4, 2, 2, 0, No>, Four;
             EncoderBlock<7, 4, 2, 6>, Four; EncoderBlockPreNorm<7, 4, 2, 6>, Four; Repeat<EncoderBlock<7, 4, 2, 6>, 2>, Four;
-            LSTMSeq<4, 3, 7>, Four; GRUSeq<4, 3, 7>, Four;
+            LSTMSeq<4, 3, 7>, Four; GRUSeq<4, 3, 7>, Four; Tok<CausalAttention<7, 1, 2>>, T![3, ..7, 6];
+            Tok<ScaledDotProductAttentionQKV<7, 1, 2>>, T![3, ..7, 6]; Tok<Softmax>, T![4, ..7]; Tok<RoPE<7, 1, 2>>, T![3, ..7, 2];
         }
     }
 

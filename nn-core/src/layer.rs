@@ -38,8 +38,10 @@ pub trait Layer<X: Signature>: Params {
     /// What forward leaves for the tokens to come, when it is given a sequence piece by piece: keys and values.
     const CACHE: Size = Size::ZERO;
     /// Whether a sequence can be given piece by piece to a [`KvCache`](crate::KvCache): if what it gives for a token
-    /// depends on no later one, and on earlier ones only by way of [`CACHE`](Self::CACHE), position by position.
-    const CAUSAL: bool = true;
+    /// depends on no later one, and on earlier ones only by way of [`CACHE`](Self::CACHE), position by position. A layer
+    /// that does not say so is taken not to, where it is given a run-time length;
+    /// [`check::causal`](crate::check::causal) shows whether it is so.
+    const CAUSAL: bool = !X::SIG.is_bounded();
     /// Working memory of forward.
     const SCRATCH: Size = Size::ZERO;
     /// Working memory of the vjp.

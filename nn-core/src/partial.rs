@@ -57,7 +57,8 @@ impl Partial {
         self
     }
 
-    /// Parameters at or below this path may be missing in the file. Then they stay as they are.
+    /// Parameters at or below this path may be missing in the file; so may those that have its words anywhere in theirs,
+    /// whole ones between dots: `lora_A`. Then they stay as they are.
     pub fn may_lack(mut self, path: &str) -> Self {
         self.may_lack.push(path.trim_end_matches('.').to_owned());
         self
@@ -82,7 +83,7 @@ impl Partial {
 
     /// Whether a parameter may be missing.
     pub(crate) fn may_be_missing(&self, path: &str) -> bool {
-        self.may_lack.iter().any(|above| is_below(path, above))
+        self.may_lack.iter().any(|words| has_words(path, words))
     }
 
     /// What a name of the file is in the model.
@@ -127,8 +128,12 @@ impl Partial {
 
     /// Whether the paths are the model's.
     pub(crate) fn check(&self, parameters: &[Parameter]) -> Result<(), Error> {
-        for path in self.only.iter().chain(&self.may_lack).chain(&self.transposed) {
-            if !parameters.iter().any(|p| is_below(&p.path, path)) {
+        let words = self.may_lack.iter().map(|words| (words, true));
+        let paths = self.only.iter().chain(&self.transposed).map(|path| (path, false));
+        for (path, anywhere) in words.chain(paths) {
+            let fits =
+                |p: &Parameter| if anywhere { has_words(&p.path, path) } else { is_below(&p.path, path) };
+            if !parameters.iter().any(fits) {
                 let paths = parameters.iter().flat_map(|p| {
                     let ends = p.path.match_indices('.').map(|(end, _)| end).chain([p.path.len()]);
                     ends.map(|end| &p.path[..end])
@@ -154,6 +159,12 @@ fn renamed(path: &str, file: &str, model: &str) -> String {
         }
     }
     all.join(".")
+}
+
+/// Whether a path has these words next to each other, whole ones between dots.
+fn has_words(path: &str, words: &str) -> bool {
+    let (path, words): (Vec<_>, Vec<_>) = (path.split('.').collect(), words.split('.').collect());
+    words == [""] || path.windows(words.len()).any(|window| window == words)
 }
 
 fn is_below(path: &str, above: &str) -> bool {

@@ -6,6 +6,8 @@ use nn_kernels::Device;
 use crate::describe::{Describe, Row};
 use crate::layer::{Declared, Layer, Module};
 use crate::signature::Signature;
+use crate::table::{Parameter, parameters};
+use crate::tree::Role;
 
 /// A model as a table: what `summary()` prints.
 #[derive(Clone, Debug)]
@@ -17,6 +19,8 @@ pub struct Summary {
     pub rows: Vec<Row>,
     /// Parameters, without padding.
     pub params: usize,
+    /// How many of them are frozen.
+    pub frozen: usize,
     /// Multiply-adds of one sample's forward pass.
     pub macs: usize,
     capacity: usize,
@@ -32,6 +36,11 @@ impl Summary {
             output: <M::Out as Signature>::SIG.to_string(),
             rows: Describe::of::<M, D, M::In>().rows,
             params: crate::describe::count(M::TREE),
+            frozen: parameters(M::TREE, None)
+                .iter()
+                .filter(|p| p.in_state && p.role != Role::State)
+                .map(Parameter::len)
+                .sum(),
             macs: <M as Layer<M::In>>::MACS,
             capacity,
             element: size_of::<D::Elem>(),
@@ -76,11 +85,16 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "{}: {} → {}, {} parameters, {} multiply-adds a sample",
+            "{}: {} → {}, {} parameters{}, {} multiply-adds a sample",
             self.model,
             self.input,
             self.output,
             grouped(self.params),
+            if self.frozen > 0 {
+                format!(", {} of them frozen", grouped(self.frozen))
+            } else {
+                String::new()
+            },
             grouped(self.macs)
         )?;
         writeln!(f, "{}", table.trim_fmt())?;

@@ -150,7 +150,15 @@ pub(crate) fn parameters(tree: &Node, init: Option<Init>) -> Vec<Parameter> {
     let mut all = Vec::new();
     walk(
         tree,
-        &Place { path: String::new(), params: 0, state: 0, frozen: false, init: None, model: init },
+        &Place {
+            path: String::new(),
+            params: 0,
+            state: 0,
+            frozen: false,
+            init: None,
+            own: None,
+            model: init,
+        },
         &mut all,
     );
     all
@@ -163,8 +171,10 @@ struct Place {
     state: usize,
     /// Whether parameters lie in the state arena.
     frozen: bool,
-    /// What an `#[init(..)]` says.
+    /// What an `#[init(..)]` says, here or further out.
     init: Option<Init>,
+    /// What one says of this very layer, which is more than the layer decides itself.
+    own: Option<Init>,
     /// What the model's initialiser is, where none does.
     model: Option<Init>,
 }
@@ -194,6 +204,8 @@ fn walk(node: &Node, at: &Place, all: &mut Vec<Parameter>) {
                 frozen: at.frozen || child.frozen,
                 // The outer choice is the more general one: the inner wins.
                 init: child.init.or(at.init),
+                // What does not show stands for what it holds.
+                own: child.init.or(if child.name.is_empty() { at.own } else { None }),
                 model: at.model,
             };
             if child.times.is_some() {
@@ -239,7 +251,7 @@ fn leaves(node: &Node, at: &Place, piece: Option<(&Child, usize)>, all: &mut Vec
                 leaf.init,
                 leaf.role,
                 leaf.dims.rank(),
-                at.init.or(if leaf.decided { None } else { at.model }),
+                if leaf.decided { at.own } else { at.init.or(at.model) },
             ),
             in_state: is_state || at.frozen,
             offset,

@@ -20,6 +20,9 @@ const fn at_most(n: usize) -> usize {
     if n > MOST { MOST } else { n }
 }
 
+/// In a safetensors file, the entry that is no tensor.
+const METADATA: &str = "__metadata__";
+
 /// What a parameter is for: it decides who initialises it and whether it decays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -356,10 +359,17 @@ impl Node {
         if child.node.leaves.len() != 1 || !child.node.children.is_empty() {
             return Some(Fault::new(text.str("only a layer with one parameter can be tied")));
         }
+        let own = &child.node.leaves[0];
+        if own.role.in_state() {
+            return Some(Fault::new(text.str("what it has is not optimised, and can't be tied")));
+        }
         let Some((_, target)) = self.find(path) else {
+            if self.count(path) > 0 {
+                let text = text.str("that is frozen, one of several copies, or a part of a fused layer");
+                return Some(Fault::new(text));
+            }
             return Some(Fault::new(text.str("there is no such parameter in this module")));
         };
-        let own = &child.node.leaves[0];
         if !own.dims.same(&target.dims) {
             let text = own.dims.write(text.str("it needs "));
             return Some(Fault::new(target.dims.write(text.str(", but that is "))));
@@ -430,22 +440,28 @@ impl Node {
 
     /// Whether a parameter of part `i` has a name that one of this module's before it has.
     pub const fn check_name(&self, i: usize) -> Option<Fault> {
+        if same_str(self.children[i].name, METADATA) {
+            let text = Text::new().str("no parameter can be called `").str(METADATA);
+            return Some(Fault::new(text.str("` in a checkpoint: what the file says of itself is")));
+        }
         // Where no other part's name begins alike, none of its parameters' can be the same.
-        let mut alike = false;
+        let child = &self.children[i];
+        let mut found = match child.pieces {
+            Some(pieces) if repeats(pieces) => self.twice(child, &Text::new()),
+            _ => None,
+        };
         let mut k = 0;
-        while k < i {
-            alike = alike || self.children[k].overlaps(&self.children[i]);
+        while k < i && found.is_none() {
+            if self.children[k].overlaps(child) {
+                // Of many copies the first two are looked at; so that another one's namesake is found, from both sides.
+                found = match self.twice(child, &Text::new()) {
+                    None => self.twice(&self.children[k], &Text::new()),
+                    path => path,
+                };
+            }
             k += 1;
         }
-        let child = &self.children[i];
-        let inside = match child.pieces {
-            Some(pieces) => repeats(pieces),
-            None => false,
-        };
-        if !alike && !inside {
-            return None;
-        }
-        match self.twice(child, &Text::new()) {
+        match found {
             Some(path) => {
                 let text = Text::new().str("two parameters would be called `").text(&path);
                 Some(Fault::new(text.str("` in a checkpoint")))
@@ -460,7 +476,7 @@ impl Node {
             return None;
         }
         let mut copy = 0;
-        // Copies are alike but for their numbers: two tell whether there is a third.
+        // Copies are alike but for their numbers.
         while copy < child.copies() && copy < 2 {
             let mut k = 0;
             while k < child.names() {

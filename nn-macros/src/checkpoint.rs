@@ -199,6 +199,11 @@ impl Input {
         order.sort_by_key(|i| &tensors[*i].2.name);
         let order = order.into_iter().map(Literal::usize_unsuffixed);
         let path = |path: &LitStr| path.value().trim_end_matches('.').to_owned();
+        let paths = self.only.len() + self.may_lack.len() + self.transposed.len();
+        if paths > 64 {
+            let text = format!("`only`, `may_lack` and `transposed` can be 64 together, and are {paths}");
+            return syn::Error::new_spanned(&self.path, text).into_compile_error();
+        }
         let (only, may_lack) = (self.only.iter().map(path), self.may_lack.iter().map(path));
         let transposed = self.transposed.iter().map(path);
         let dtype = self.dtype.as_ref().map(Ident::to_string).unwrap_or_default();

@@ -14,16 +14,22 @@ enum Views {
     Own,
 }
 
-/// `weight: S2<OUT, IN>`, or `bias: Option<S1<OUT>>`.
+/// `weight: S2<OUT, IN>`, `bias: Option<S1<OUT>>`, or `lora_a = "lora_A.weight": S2<R, IN>`.
 struct Viewed {
     name: Ident,
+    /// Its name in a checkpoint.
+    key: String,
     shape: Type,
     optional: bool,
 }
 
 impl Parse for Viewed {
     fn parse(input: ParseStream) -> syn::Result<Self> {
-        let name = input.parse()?;
+        let name: Ident = input.parse()?;
+        let key = match input.parse::<Option<Token![=]>>()? {
+            Some(_) => input.parse::<syn::LitStr>()?.value(),
+            None => name.to_string(),
+        };
         input.parse::<Token![:]>()?;
         let shape: Type = input.parse()?;
         if let Type::Path(path) = &shape
@@ -32,15 +38,15 @@ impl Parse for Viewed {
             && let syn::PathArguments::AngleBracketed(args) = &last.arguments
             && let Some(syn::GenericArgument::Type(inner)) = args.args.first()
         {
-            return Ok(Self { name, shape: inner.clone(), optional: true });
+            return Ok(Self { name, key, shape: inner.clone(), optional: true });
         }
-        Ok(Self { name, shape, optional: false })
+        Ok(Self { name, key, shape, optional: false })
     }
 }
 
 impl Parse for Views {
     fn parse(input: ParseStream) -> syn::Result<Self> {
-        if input.peek(syn::Ident) && !input.peek2(Token![:]) {
+        if input.peek(syn::Ident) && !input.peek2(Token![:]) && !input.peek2(Token![=]) {
             let word: Ident = input.parse()?;
             if word != "own_views" {
                 let text =
@@ -195,14 +201,13 @@ fn view(
     }
     let view = format_ident!("{name}View");
     let title = format!("The parameters of [`{name}`].");
-    let fields = parameters.iter().map(|Viewed { name, shape, optional }| {
-        let note = format!("`{name}`");
+    let fields = parameters.iter().map(|Viewed { name, key, shape, optional }| {
+        let note = format!("`{key}`");
         let ty = quote!(::nn::TensorView<__nn_A, #shape>);
         let ty = if *optional { quote!(::core::option::Option<#ty>) } else { ty };
         quote!(#[doc = #note] #vis #name: #ty)
     });
-    let values = parameters.iter().map(|Viewed { name, optional, .. }| {
-        let key = name.to_string();
+    let values = parameters.iter().map(|Viewed { name, key, optional, .. }| {
         let leaf = quote!(arenas.leaf(#key));
         let missing = format!("the layer has a parameter named `{name}`");
         if *optional { quote!(#name: #leaf) } else { quote!(#name: #leaf.expect(#missing)) }

@@ -472,6 +472,7 @@ impl<X: Signature, S: Dim, H: Dim, D: Dim> Layer<X> for QKVToMajorOf<S, H, D> {
         Some(rule) => rule,
         None => one_takes(&Self::LABEL, &X::SIG, &Self::TAKES, 0, &Self::GIVES, 2),
     };
+    const CAUSAL: bool = true;
 }
 
 impl<M: Device, X: Signature, S: Dim, H: Dim, D: Dim> Module<M, X> for QKVToMajorOf<S, H, D> {
@@ -630,6 +631,7 @@ impl<X: Signature, S: Dim, KV: Dim, REP: Dim, D: Dim> Layer<X> for RepeatKVHeads
     };
     // One copy's gradient.
     const VJP_SCRATCH: Size = Size::elements(product(&[S::N, KV::N, D::N])).when(REP::N > 1);
+    const CAUSAL: bool = true;
 }
 
 impl<M: Device, X: Signature, S: Dim, KV: Dim, REP: Dim, D: Dim> Module<M, X>

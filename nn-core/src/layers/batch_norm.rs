@@ -185,6 +185,7 @@ macro_rules! batch_norm {
             // For the statistics, where nobody keeps them.
             const SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
             const VJP_SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
+            const CAUSAL: bool = true;
         }
 
         impl<D: Device, X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Module<D, X> for $own<C, EPS, MOMENTUM> {

@@ -40,6 +40,7 @@ impl<RATE: Real> Params for DropoutOf<RATE> {
 
 impl<X: Signature, RATE: Real> Layer<X> for DropoutOf<RATE> {
     const RULE: Rule = rule(&Self::LABEL, RATE::VALUE, &X::SIG);
+    const CAUSAL: bool = true;
 }
 
 impl<D: Device, X: Signature, RATE: Real> Module<D, X> for DropoutOf<RATE> {
@@ -85,6 +86,7 @@ impl<RATE: Real> Params for HashDropoutOf<RATE> {
 
 impl<X: Signature, RATE: Real> Layer<X> for HashDropoutOf<RATE> {
     const RULE: Rule = rule(&Self::LABEL, RATE::VALUE, &X::SIG);
+    const CAUSAL: bool = true;
 }
 
 impl<D: Device, X: Signature, RATE: Real> Module<D, X> for HashDropoutOf<RATE> {

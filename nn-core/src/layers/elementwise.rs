@@ -39,6 +39,7 @@ macro_rules! unary {
             const RULE: Rule = unchanged(&<Self as Params>::LABEL, &X::SIG);
             const KEEPS_X: bool = $f.needs_x();
             const KEEPS_Y: bool = $f.needs_y();
+            const CAUSAL: bool = true;
         }
         impl<D: Device, X: Signature, $($p: Real),*> Module<D, X> for $name<$($p),*> {
             fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
@@ -124,6 +125,7 @@ macro_rules! binary {
         impl<X: Signature> Layer<X> for $name {
             const RULE: Rule = two_equal(&<Self as Params>::LABEL, &X::SIG);
             const KEEPS_X: bool = $reads;
+            const CAUSAL: bool = true;
         }
         impl<D: Device, X: Signature> Module<D, X> for $name {
             fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {

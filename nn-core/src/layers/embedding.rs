@@ -57,6 +57,7 @@ impl<X: Signature, V: Dim, D: Dim> Layer<X> for EmbeddingOf<V, D> {
         },
     };
     const KEEPS_X: bool = true;
+    const CAUSAL: bool = true;
 }
 
 impl<M: Device, X: Signature, V: Dim, D: Dim> Module<M, X> for EmbeddingOf<V, D> {
@@ -109,6 +110,7 @@ impl<X: Signature, D: Dim, V: Dim> Layer<X> for TiedLinearOf<D, V> {
     };
     const KEEPS_X: bool = true;
     const MACS: usize = product(&[rows_of(&X::SIG.dims(0)), D::N, V::N]);
+    const CAUSAL: bool = true;
 }
 
 impl<M: Device, X: Signature, D: Dim, V: Dim> Module<M, X> for TiedLinearOf<D, V> {

@@ -109,6 +109,7 @@ impl<X: Signature, D: Dim, FF: Dim, ACT: Activation> Layer<X> for FeedForwardOf<
     // After it, and the gradients on both sides of it.
     const VJP_SCRATCH: Size = hidden(&X::SIG, FF::N).times(if ACT::F.needs_y() { 3 } else { 2 });
     const MACS: usize = product(&[rows_of(&X::SIG.dims(0)), 2, D::N, FF::N]);
+    const CAUSAL: bool = true;
 }
 
 impl<V: Device, X: Signature, D: Dim, FF: Dim, ACT: Activation> Module<V, X> for FeedForwardOf<D, FF, ACT> {
@@ -253,6 +254,7 @@ impl<X: Signature, D: Dim, H: Dim, ACT: Activation> Layer<X> for GatedFeedForwar
     const VJP_SCRATCH: Size =
         hidden(&X::SIG, larger(H::N, D::N)).plus(hidden(&X::SIG, H::N.saturating_mul(2)));
     const MACS: usize = product(&[rows_of(&X::SIG.dims(0)), 3, D::N, H::N]);
+    const CAUSAL: bool = true;
 }
 
 impl<V: Device, X: Signature, D: Dim, H: Dim, ACT: Activation> Module<V, X>

@@ -79,6 +79,7 @@ impl<X: Signature, H: Dim, ACT: Activation, LAST: Switch> Layer<X> for GatedActO
         },
     };
     const KEEPS_X: bool = true;
+    const CAUSAL: bool = true;
 }
 
 impl<D: Device, X: Signature, H: Dim, ACT: Activation, LAST: Switch> Module<D, X>

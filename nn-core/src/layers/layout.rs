@@ -156,6 +156,7 @@ const fn concat(label: &Text, args: &[Extent], given: &Sig, axis: usize) -> Rule
 
 impl<X: Signature, AXIS: Dim> Layer<X> for ConcatOf<AXIS> {
     const RULE: Rule = concat(&Self::LABEL, Self::ARGS, &X::SIG, AXIS::N);
+    const CAUSAL: bool = true;
 }
 
 impl<AXIS: Dim> ConcatOf<AXIS> {
@@ -244,6 +245,7 @@ impl<X: Signature, AXIS: Dim, FROM: Dim, TO: Dim> Layer<X> for SliceOf<AXIS, FRO
             }
         }
     };
+    const CAUSAL: bool = true;
 }
 
 impl<AXIS: Dim, FROM: Dim, TO: Dim> SliceOf<AXIS, FROM, TO> {
@@ -302,6 +304,7 @@ impl<X: Signature, A: Dim, B: Dim> Layer<X> for TransposeOf<A, B> {
             Rule::mismatch(&Self::LABEL, takes, &X::SIG, Sig::POISON)
         }
     };
+    const CAUSAL: bool = true;
 }
 
 impl<A: Dim, B: Dim> TransposeOf<A, B> {

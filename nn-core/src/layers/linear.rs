@@ -116,6 +116,7 @@ impl<X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Layer<X>
         rows => Size::elements(Self::spec(rows).vjp_scratch()),
     };
     const MACS: usize = product(&[rows_of(&X::SIG.dims(0)), IN::N, OUT::N]);
+    const CAUSAL: bool = true;
 }
 
 impl<D: Device, X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> Module<D, X>

@@ -11,7 +11,7 @@ use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::linear::{Switch, Yes};
 use crate::layers::{along_last, product, rows_of};
 use crate::real::Real;
-use crate::signature::{Sig, Signature};
+use crate::signature::{S1, S2, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -43,7 +43,12 @@ const fn per_row(given: &Sig, width: usize) -> Size {
 ///     "shape mismatch: `LoRALinear<64, 32, 4, 2>` takes [.., 64], but it is given [32]"
 /// );
 /// ```
-#[layer]
+#[layer(
+    lora_a = "lora_A.weight": S2<R, IN>,
+    lora_b = "lora_B.weight": S2<OUT, R>,
+    weight: S2<OUT, IN>,
+    bias: Option<S1<OUT>>
+)]
 pub struct LoRALinear<const IN: usize, const OUT: usize, const R: usize, SCALE: Real, BIAS: Switch = Yes>;
 
 impl<IN: Dim, OUT: Dim, R: Dim, SCALE: Real, BIAS: Switch> LoRALinearOf<IN, OUT, R, SCALE, BIAS> {
@@ -112,6 +117,7 @@ impl<X: Signature, IN: Dim, OUT: Dim, R: Dim, SCALE: Real, BIAS: Switch> Layer<X
         rows_of(&X::SIG.dims(0)),
         product(&[IN::N, OUT::N]) + product(&[R::N, IN::N]) + product(&[R::N, OUT::N]),
     ]);
+    const CAUSAL: bool = true;
 }
 
 impl<D: Device, X: Signature, IN: Dim, OUT: Dim, R: Dim, SCALE: Real, BIAS: Switch> Module<D, X>

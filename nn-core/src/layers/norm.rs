@@ -51,6 +51,7 @@ impl<X: Signature, D: Dim, EPS: Real> Layer<X> for LayerNormOf<D, EPS> {
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)).saturating_mul(2));
+    const CAUSAL: bool = true;
 }
 
 impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for LayerNormOf<D, EPS> {
@@ -115,6 +116,7 @@ impl<X: Signature, D: Dim, EPS: Real> Layer<X> for RMSNormOf<D, EPS> {
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)));
+    const CAUSAL: bool = true;
 }
 
 impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for RMSNormOf<D, EPS> {

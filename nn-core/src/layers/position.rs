@@ -9,7 +9,7 @@ use crate::fault::{Input, Rule, one_real};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::real::{Real, Sci};
-use crate::signature::{Sig, Signature};
+use crate::signature::{S2, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -45,7 +45,7 @@ const fn tokens(label: &Text, args: &[Extent], s: Extent, d: Extent, given: &Sig
 ///     "shape mismatch: `PosEmbed<128, 64>` takes [128, 64], but it is given [256, 64]"
 /// );
 /// ```
-#[layer]
+#[layer(weight: S2<S, D>)]
 pub struct PosEmbed<const S: usize, const D: usize>;
 
 impl<S: Dim, D: Dim> PosEmbedOf<S, D> {
@@ -60,6 +60,7 @@ impl<S: Dim, D: Dim> Params for PosEmbedOf<S, D> {
 
 impl<X: Signature, S: Dim, D: Dim> Layer<X> for PosEmbedOf<S, D> {
     const RULE: Rule = tokens(&Self::LABEL, Self::ARGS, S::EXTENT, D::EXTENT, &X::SIG);
+    const CAUSAL: bool = true;
 }
 
 impl<V: Device, X: Signature, S: Dim, D: Dim> Module<V, X> for PosEmbedOf<S, D> {
@@ -121,6 +122,7 @@ impl<X: Signature, S: Dim, D: Dim, THETA: Real> Layer<X> for SinusoidalPosAddOf<
     const RULE: Rule = Self::rule(&X::SIG);
     // The sines and cosines, which are those of every sample.
     const SCRATCH: Size = Size::fixed_elements(S::N.saturating_mul(D::N));
+    const CAUSAL: bool = true;
 }
 
 impl<V: Device, X: Signature, S: Dim, D: Dim, THETA: Real> Module<V, X> for SinusoidalPosAddOf<S, D, THETA> {

@@ -1,5 +1,7 @@
 //! Recurrent layers: LSTM and GRU, one step of them and whole sequences.
 
+use std::marker::PhantomData;
+
 use nn_kernels::ops::{Binary, LinearSpec, PermuteSpec, Unary};
 use nn_kernels::{Device, View, ViewMut};
 
@@ -9,7 +11,7 @@ use crate::fault::{Rule, label};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::product;
-use crate::signature::{Sig, Signature};
+use crate::signature::{S1, S2, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -43,12 +45,29 @@ impl Recurrence for GRU {
     const NAME: &'static str = "GRU";
 }
 
+/// So many gates of HID values, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Gates<KIND, HID>(PhantomData<(KIND, HID)>);
+impl<KIND: Recurrence, HID: Dim> Dim for Gates<KIND, HID> {
+    const EXTENT: Extent = HID::EXTENT.times(Extent::new(KIND::GATES));
+}
+
 /// One step of a recurrent layer: [`LSTMCell`] and [`GRUCell`].
-#[layer]
+#[layer(
+    weight_ih: S2<Gates<KIND, HID>, IN>,
+    weight_hh: S2<Gates<KIND, HID>, HID>,
+    bias_ih: S1<Gates<KIND, HID>>,
+    bias_hh: S1<Gates<KIND, HID>>
+)]
 pub struct RecurrentCell<const IN: usize, const HID: usize, KIND: Recurrence>;
 
 /// A recurrent layer over sequences: [`LSTMSeq`] and [`GRUSeq`].
-#[layer]
+#[layer(
+    weight_ih_l0: S2<Gates<KIND, HID>, IN>,
+    weight_hh_l0: S2<Gates<KIND, HID>, HID>,
+    bias_ih_l0: S1<Gates<KIND, HID>>,
+    bias_hh_l0: S1<Gates<KIND, HID>>
+)]
 pub struct RecurrentSeq<const IN: usize, const HID: usize, const T: usize, KIND: Recurrence>;
 
 /// One step of an LSTM: (x `[IN]`, h `[HID]`, c `[HID]`) → (h′ `[HID]`, c′ `[HID]`).

@@ -109,6 +109,7 @@ impl<X: Signature, S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch, ROT
     for RoPEOf<S, H, D, THETA, INTERLEAVED, ROTARY>
 {
     const RULE: Rule = Self::rule(&X::SIG);
+    const CAUSAL: bool = true;
 }
 
 impl<M: Device, X: Signature, S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch, ROTARY: Dim>

@@ -86,6 +86,7 @@ impl<X: Signature, N: Dim, SQUASH: Switch> Layer<X> for RSampleOf<N, SQUASH> {
     // The noise.
     const SCRATCH: Size = Size::elements(X::SIG.dims(0).numel());
     const VJP_SCRATCH: Size = Size::elements(X::SIG.dims(0).numel());
+    const CAUSAL: bool = true;
 }
 
 impl<D: Device, X: Signature, N: Dim, SQUASH: Switch> Module<D, X> for RSampleOf<N, SQUASH> {

@@ -86,17 +86,17 @@ struct Heads {
 
 impl Heads {
     const fn queries(&self) -> usize {
-        self.q * self.dim
+        self.q.saturating_mul(self.dim)
     }
 
     /// Of keys, or of values.
     const fn keys(&self) -> usize {
-        self.kv * self.dim
+        self.kv.saturating_mul(self.dim)
     }
 
     /// Queries, keys and values of a token, side by side.
     const fn width(&self) -> usize {
-        self.queries() + 2 * self.keys()
+        self.queries().saturating_add(self.keys().saturating_mul(2))
     }
 }
 
@@ -267,7 +267,7 @@ where
     /// Where queries, keys and values start in a token.
     const fn starts() -> [usize; 3] {
         let (queries, keys) = (Self::HEADS.queries(), Self::HEADS.keys());
-        [0, queries, queries + keys]
+        [0, queries, queries.saturating_add(keys)]
     }
 
     fn turn<M: Device>(cx: &Ctx<'_, M>, theta: f64, tokens: usize, heads: usize) -> RopeSpec {
@@ -354,9 +354,12 @@ where
     const VJP_SCRATCH: Size = each(&X::SIG, Self::HEADS.width())
         .plus(each(&X::SIG, Self::HEADS.queries()).times(4))
         .plus(attention::vjp_scratch(S::N, KV::N, Self::HEADS.dim));
-    const MACS: usize =
-        product(&[rows_of(&X::SIG.dims(0)), DIM::N, Self::HEADS.width() + Self::HEADS.queries()])
-            .saturating_add(attention::macs(S::N, S::N, H::N, Self::HEADS.dim, CAUSAL::ON));
+    const MACS: usize = product(&[
+        rows_of(&X::SIG.dims(0)),
+        DIM::N,
+        Self::HEADS.width().saturating_add(Self::HEADS.queries()),
+    ])
+    .saturating_add(attention::macs(S::N, S::N, H::N, Self::HEADS.dim, CAUSAL::ON));
 }
 
 impl<M, X, S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS> Module<M, X>

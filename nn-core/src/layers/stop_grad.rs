@@ -4,11 +4,11 @@ use nn_kernels::Device;
 
 use crate::ctx::Ctx;
 use crate::describe::Describe;
-use crate::dims::Dims;
+use crate::dims::{C, Dims};
 use crate::fault::{Input, Rule, one_real};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
-use crate::signature::{Sig, Signature};
+use crate::signature::{S1, Sig, Signature};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Text, layer};
 
@@ -40,6 +40,7 @@ impl Params for StopGrad {
 impl<X: Signature> Layer<X> for StopGrad {
     const RULE: Rule = unchanged(&Self::LABEL, &X::SIG);
     const PLACES: u32 = 0;
+    const CAUSAL: bool = true;
 }
 
 impl<D: Device, X: Signature> Module<D, X> for StopGrad {
@@ -75,9 +76,10 @@ impl<D: Device, X: Signature> Module<D, X> for StopGrad {
 /// # Ok::<(), nn::Error>(())
 /// ```
 ///
-/// Being state, the switch is saved in checkpoints and copied with the weights. The gate has no [place](Layer::PLACES): with
+/// Being state, the switch is saved in checkpoints and copied with the weights; where those are averaged
+/// ([`move_towards`](crate::Weights::move_towards)) it moves as they do, and shuts once it has passed ½. The gate has no [place](Layer::PLACES): with
 /// it or without, other layers draw the same random numbers, and a summary does not show it.
-#[layer]
+#[layer(stop: S1<C<1>>)]
 pub struct GradGate;
 
 impl GradGate {
@@ -92,6 +94,7 @@ impl Params for GradGate {
 impl<X: Signature> Layer<X> for GradGate {
     const RULE: Rule = unchanged(&Self::LABEL, &X::SIG);
     const PLACES: u32 = 0;
+    const CAUSAL: bool = true;
 }
 
 impl<D: Device, X: Signature> Module<D, X> for GradGate {

@@ -278,6 +278,9 @@ delegate! { parts DecoderBlockOf<S: Dim, DIM: Dim, H: Dim, FF: Dim> => Decoder<S
 /// and a [`FeedForward`](crate::FeedForward) with [`GELU`], FF wide. Parameters are below `attn`, `norm1`, `mlp` and `norm2`. Devlin et al. 2018, arXiv:1810.04805.
 /// [`EncoderBlockPreNorm`] has its norms before its parts.
 ///
+/// There is no mask: a sentence that is padded attends to its padding. Sentences of one length run together, any length
+/// up to S as it is.
+///
 /// ```
 /// use nn::{EncoderBlock, Layer, T};
 /// assert_eq!(<EncoderBlock<16, 8, 2, 32> as Layer<T![..16, 8]>>::RULE.out.to_string(), "[..16, 8]");

@@ -332,6 +332,8 @@ impl<X: Signature, M: Layer<Each<X>>> Layer<X> for TokOf<M> {
     const SAVED: Size = M::SAVED.times(Self::most(&X::SIG));
     const SCRATCH: Size = M::SCRATCH.times(Self::most(&X::SIG));
     const VJP_SCRATCH: Size = M::VJP_SCRATCH.times(Self::most(&X::SIG));
+    // Each token is M's alone, if it is tokens that run on, and not what is inside one.
+    const CAUSAL: bool = !<Each<X>>::SIG.is_bounded() && !M::RULE.out.is_bounded();
     const MACS: usize = super::product(&[M::MACS, Self::most(&X::SIG)]);
     const PLACES: u32 = M::PLACES;
 }
@@ -460,6 +462,39 @@ mod tests {
         assert_eq!(view.base[1].weight.to_vec(), other.get("base.1.weight").unwrap());
         assert_eq!(view.mid.weight.to_vec(), other.get("mid.weight").unwrap());
         assert_eq!(view.head.weight.to_vec(), other.get("head.weight").unwrap());
+    }
+
+    #[module]
+    struct Tuned {
+        lora: LoRALinear<4, 4, 2, 1.0>,
+        gain: Param<T![4], Zero>,
+        #[init(Normal02)]
+        shift: Param<T![4], Zero>,
+    }
+    #[module]
+    impl Tuned {
+        fn forward(&self, x: T![4]) -> T![4] {
+            self.lora(x) * self.gain + self.shift
+        }
+    }
+    sequential! {
+        Outer: [4] -> [4] = a: InitWith<Tuned, Orthogonal>, b: InitWith<InitWith<Linear<4, 4>, Zero>, Orthogonal>
+    }
+
+    #[test]
+    fn what_a_layer_decides_itself_only_its_own_initialiser_replaces() {
+        for weights in [
+            Weights::<Outer, Cpu<f64>>::new(Cpu::default(), 1).unwrap(),
+            Weights::<Outer, Cpu<f64>>::init_with::<Xavier>(Cpu::default(), 1).unwrap(),
+        ] {
+            assert_eq!(weights.get("a.lora.lora_B.weight").unwrap(), [0.0; 8]);
+            assert_eq!(weights.get("a.gain").unwrap(), [0.0; 4]);
+            assert!(weights.get("a.shift").unwrap().iter().all(|v| *v != 0.0));
+            // The base is orthogonal, frozen or not.
+            let base = weights.get("a.lora.weight").unwrap();
+            assert!((base[..4].iter().map(|v| v * v).sum::<f64>() - 1.0).abs() < 1e-12);
+            assert_eq!(weights.get("b.weight").unwrap(), [0.0; 16], "the inner one wins");
+        }
     }
 
     #[test]

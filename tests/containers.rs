@@ -142,6 +142,7 @@ impl<N: Dim> Params for ProbeOf<N> {
 }
 
 impl<X: Signature, N: Dim> Layer<X> for ProbeOf<N> {
+    const CAUSAL: bool = true;
     const RULE: Rule = Self::rule(&X::SIG);
     const KEEPS_X: bool = true;
     const KEEPS_Y: bool = true;

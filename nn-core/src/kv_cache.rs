@@ -49,7 +49,7 @@ use crate::{Text, accept};
 ///     Ahead: Ids[..8] -> [..8, 4] = Embedding<5, 4>, Linear<4, 12>, ScaledDotProductAttentionQKV<8, 2, 2>
 /// }
 /// let weights = Weights::<Ahead, Cpu<f64>>::new(Cpu::default(), 1)?;
-/// let cache = KvCache::new(&weights, 1)?; // `Ahead` can't go on with a sequence: a token depends on later ones, or on a state that runs on
+/// let cache = KvCache::new(&weights, 1)?; // `Ahead` can't go on with a sequence: one of its layers is not causal (`Layer::CAUSAL`)
 /// # Ok::<(), nn::Error>(())
 /// ```
 pub struct KvCache<M: Declared, D: Device = Cpu<f32>> {
@@ -91,7 +91,7 @@ const fn context(label: &Text, takes: &Sig, causal: bool) -> Result<usize, Fault
     }
     match bound {
         Some(bound) if causal => Ok(bound),
-        Some(_) => Err(Fault::new(text.str("a token depends on later ones, or on a state that runs on"))),
+        Some(_) => Err(Fault::new(text.str("one of its layers is not causal (`Layer::CAUSAL`)"))),
         None => Err(Fault::new(text.str("it takes no sequence"))),
     }
 }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(fault::<(Ids<T![..8]>, T![..8, 4])>(true), "8");
         assert_eq!(
             fault::<Ids<T![..8]>>(false),
-            "`Net` can't go on with a sequence: a token depends on later ones, or on a state that runs on"
+            "`Net` can't go on with a sequence: one of its layers is not causal (`Layer::CAUSAL`)"
         );
         let said = "`Net` can't go on with a sequence: it takes ";
         let fixed = "whose first axis has no run-time length; write `T![..N]`";

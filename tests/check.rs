@@ -58,7 +58,7 @@ fn check_alone_finds_every_fault() {
     for fault in [
         "src/lib.rs:18:47: error[E0080]: evaluation panicked: shape mismatch: `Linear<63, 32>` takes [.., 63], but it is given [64] by `Linear`",
         "src/lib.rs:18:69: error[E0080]: evaluation panicked: shape mismatch: `Linear<31, 11>` takes [.., 31], but it is given [32] by `ReLU`",
-        "src/lib.rs:18:23: error[E0080]: evaluation panicked: shape mismatch: `Net` declares the output [10], but gives [11]",
+        "src/lib.rs:18:23: error[E0080]: evaluation panicked: shape mismatch: `Net` declares the output [10], but `Linear` gives [11]",
         "src/lib.rs:22:49: error[E0080]: evaluation panicked: shape mismatch: `Linear<128, 64>` takes [.., 128], but it is given [256] by `ReLU`, at `1.down`",
     ] {
         assert!(text.contains(fault), "missing: {fault}\nin:\n{text}");

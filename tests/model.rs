@@ -308,7 +308,11 @@ fn inputs_of_different_batches_are_an_error() {
     assert_eq!(loss.unwrap(), 0.0);
     assert!(net.gradient("b.bias").unwrap().iter().all(|g| *g == 2.0));
     net.zero_gradients();
-    net.accumulate((&X[..4], &X[..4]), &[0.0f32; 6], &MSE::default()).unwrap();
+    net.accumulate_custom((&X[..4], &X[..4]), |_, dy| {
+        dy[0].fill(1.0);
+        0.0
+    })
+    .unwrap();
     assert!(net.gradient("a.bias").unwrap().iter().any(|g| *g != 0.0));
     assert!(net.gradient("b.bias").unwrap().iter().all(|g| *g == 0.0));
 }
@@ -319,7 +323,10 @@ fn a_bounded_axis_takes_its_length_from_the_input() {
     for tokens in 1..=4 {
         assert_eq!(net.forward(&X[..2 * tokens]).unwrap().len(), 3 * tokens);
     }
-    assert_eq!(message(net.forward(&X[..10])), "a length of 5 is more than the model's bound of 4");
+    assert_eq!(
+        message(net.forward(&X[..10])),
+        "a length of 5 is more than the model's bound of 4; several sequences are announced with `set_sequences`"
+    );
     assert_eq!(message(net.forward(&X[..3])), "input 0 has 3 values, which is not a batch of [..4, 2]");
     assert_eq!(message(net.forward(&[])), "the batch is empty");
     // One target a token.
@@ -345,7 +352,10 @@ fn any_number_of_sequences_is_evaluated() {
     let mut net = Model::<Bounded>::init(0, 1).unwrap();
     net.set_sequences(2);
     let long = message(net.evaluate(&[0.0; 20], &[0; 10], &loss));
-    assert_eq!(long, "a length of 5 is more than the model's bound of 4");
+    assert_eq!(
+        long,
+        "a length of 5 is more than the model's bound of 4; several sequences are announced with `set_sequences`"
+    );
 }
 
 #[test]

@@ -36,7 +36,9 @@ pub enum Error {
         hint: String,
     },
     /// A sequence longer than the model's bound.
-    #[error("a length of {length} is more than the model's bound of {bound}")]
+    #[error(
+        "a length of {length} is more than the model's bound of {bound}; several sequences are announced with `set_sequences`"
+    )]
     TooLong {
         /// The length given.
         length: usize,

@@ -32,7 +32,7 @@ impl Fault {
     /// The same fault seen from the module that holds the layer in the field `name`, which gets its input
     /// from `from` (empty: the module's own input).
     pub const fn within(mut self, name: &str, from: &str) -> Self {
-        if self.of_input && self.path.is_empty() && !from.is_empty() {
+        if self.of_input && self.path.is_empty() && self.from.is_empty() && !from.is_empty() {
             self.from = self.from.str(from);
         }
         if !name.is_empty() {

@@ -344,10 +344,10 @@ const fn below(path: &str, above: &[&str]) -> (bool, u64) {
 const fn within(path: &str, words: &[&str]) -> (bool, u64) {
     let (bytes, mut which, mut at) = (path.as_bytes(), 0, 0);
     while at < bytes.len() {
-        if at == 0 || bytes[at - 1] == b'.' {
-            if let Some((_, rest)) = path.split_at_checked(at) {
-                which |= below(rest, words).1;
-            }
+        if (at == 0 || bytes[at - 1] == b'.')
+            && let Some((_, rest)) = path.split_at_checked(at)
+        {
+            which |= below(rest, words).1;
         }
         at += 1;
     }

@@ -1,7 +1,10 @@
 use nn_kernels::ops::Reduction;
 use nn_kernels::{Cpu, Float, cpu};
 
+use crate::Text;
 use crate::error::Error;
+use crate::fault::Fault;
+use crate::signature::Sig;
 use crate::tensors::{Tensors, TensorsMut};
 
 /// What a batch of outputs is, as a loss is told: so many samples, that together have so many rows. A row is the
@@ -36,6 +39,8 @@ impl<T: ?Sized, S: AsRef<T> + ?Sized> Targets<T> for S {
 pub trait Loss<E: cpu::Real> {
     /// What the output is compared with.
     type Target: ?Sized;
+    /// How many tensors of output it is for; `None` for any number. A model with another number does not compile with it.
+    const OUTPUTS: Option<usize> = Some(1);
 
     /// Whether the target has the length that goes with such an output.
     fn check(&self, rows: Rows, target: &Self::Target) -> Result<(), Error>;
@@ -61,6 +66,19 @@ pub trait Loss<E: cpu::Real> {
     fn correct(&self, rows: Rows, y: Tensors<'_, Cpu<E>>, target: &Self::Target) -> Option<(usize, usize)> {
         let _ = (rows, y, target);
         None
+    }
+}
+
+/// Whether a loss is for as many tensors as a model gives.
+pub(crate) const fn check_outputs(model: &Text, gives: &Sig, outputs: Option<usize>) -> Option<Fault> {
+    match outputs {
+        Some(n) if n != gives.len() => {
+            let text =
+                Text::new().str("the loss is for ").num(n).str(if n == 1 { " output" } else { " outputs" });
+            let text = gives.write(text.str(", but `").text(model).str("` gives "));
+            Some(Fault::new(text.str(": take `accumulate_custom`")))
+        }
+        _ => None,
     }
 }
 
@@ -329,14 +347,13 @@ mod tests {
 
     #[test]
     fn of_one_sample_the_bits_are_those_of_cross_entropy() {
-        let y = numbers(20);
-        let one = Rows { samples: 1, count: 4, len: 5 };
-        let value = |loss: &dyn Loss<f64, Target = [u32]>| {
-            let mut dy = vec![0.0; 20];
+        fn value(loss: &impl Loss<f64, Target = [u32]>) -> (f64, Vec<f64>) {
+            let (y, mut dy) = (numbers(20), vec![0.0; 20]);
+            let one = Rows { samples: 1, count: 4, len: 5 };
             let to = Some(TensorsMut::real(&mut dy[..]));
             let value = loss.value(&Cpu::default(), one, Tensors::real(&y[..]), &[4, 0, 1, 1], to).unwrap();
             (value, dy)
-        };
+        }
         assert_eq!(value(&CrossEntropyRows { first: 4 }), value(&CrossEntropy::default()));
     }
 

@@ -11,9 +11,10 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
-use crate::loss::{Loss, Rows, Targets};
+use crate::loss::{Loss, Rows, Targets, check_outputs};
 use crate::optim::Optimizer;
 use crate::partial::Partial;
+use crate::signature::Signature;
 use crate::summary::Summary;
 use crate::tensors::{State, Tensors, TensorsMut};
 use crate::weights::Weights;
@@ -260,11 +261,33 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         target: &(impl Targets<L::Target> + ?Sized),
         loss: &L,
     ) -> Result<f64, Error> {
+        const { crate::accept(&check_outputs(&M::LABEL, &<M::Out as Signature>::SIG, L::OUTPUTS)) };
         let target = target.targets();
         self.accumulate_with(x, |device, rows, y, dy| loss.value(device, rows, y, target, Some(dy)))
     }
 
     /// One step of training on a batch: forward, loss, vjp, optimiser. Gives the loss.
+    ///
+    /// A loss compares one tensor of output. A model that gives more does not compile with it: for that there is
+    /// [`accumulate_custom`](Self::accumulate_custom).
+    ///
+    /// ```compile_fail,E0080
+    /// # use nn::{Linear, MSE, Model, Sgd, T, module};
+    /// #[module]
+    /// struct Two {
+    ///     a: Linear<3, 2>,
+    ///     b: Linear<3, 1>,
+    /// }
+    /// #[module]
+    /// impl Two {
+    ///     fn forward(&self, x: T![3]) -> (T![2], T![1]) {
+    ///         (self.a(x), self.b(x))
+    ///     }
+    /// }
+    /// let mut model = Model::<Two>::init(1, 1)?;
+    /// model.train_step(&[0.0; 3], &[0.0; 2], &MSE::default(), &mut Sgd::new(0.1))?;
+    /// # Ok::<(), nn::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`forward`](Self::forward), a target that does not go with the output, and an optimiser that holds
@@ -355,6 +378,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         target: &(impl Targets<L::Target> + ?Sized),
         loss: &L,
     ) -> Result<Evaluation, Error> {
+        const { crate::accept(&check_outputs(&M::LABEL, &<M::Out as Signature>::SIG, L::OUTPUTS)) };
         let x = M::In::tensors::<E>(x);
         let all = self.workspace.samples(&x)?;
         let samples = all.batch;

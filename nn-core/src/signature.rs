@@ -135,6 +135,29 @@ impl Sig {
         true
     }
 
+    /// Whether they are the same but for what is bounded.
+    pub(crate) const fn same_at_bounds(&self, other: &Self) -> bool {
+        if self.len != other.len {
+            return false;
+        }
+        let mut i = 0;
+        while i < self.len {
+            let (a, b) = (&self.tensors[i], &other.tensors[i]);
+            if a.kind as u8 != b.kind as u8 || a.dims.rank() != b.dims.rank() {
+                return false;
+            }
+            let mut axis = 0;
+            while axis < a.dims.rank() {
+                if a.dims.n(axis) != b.dims.n(axis) {
+                    return false;
+                }
+                axis += 1;
+            }
+            i += 1;
+        }
+        true
+    }
+
     /// The memory its tensors take.
     pub const fn size(&self) -> Size {
         let mut size = Size::ZERO;

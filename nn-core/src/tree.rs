@@ -20,9 +20,6 @@ const fn at_most(n: usize) -> usize {
     if n > MOST { MOST } else { n }
 }
 
-/// In a safetensors file, the entry that is no tensor.
-const METADATA: &str = "__metadata__";
-
 /// What a parameter is for: it decides who initialises it and whether it decays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -440,10 +437,6 @@ impl Node {
 
     /// Whether a parameter of part `i` has a name that one of this module's before it has.
     pub const fn check_name(&self, i: usize) -> Option<Fault> {
-        if same_str(self.children[i].name, METADATA) {
-            let text = Text::new().str("no parameter can be called `").str(METADATA);
-            return Some(Fault::new(text.str("` in a checkpoint: what the file says of itself is")));
-        }
         // Where no other part's name begins alike, none of its parameters' can be the same.
         let child = &self.children[i];
         let mut found = match child.pieces {
@@ -666,6 +659,8 @@ impl Field {
     pub const NONE: Self = Self { params: 0, params_len: 0, state: 0, state_len: 0 };
 }
 
+const BOUNDS: &str = " (`..` is any length up to a number, without it exactly that)";
+
 /// The rule of a whole module: the first fault of its parts, or what it declares and does not keep.
 pub const fn module_rule(
     label: &Text,
@@ -673,6 +668,7 @@ pub const fn module_rule(
     takes: &Sig,
     gives: &Sig,
     found: &Sig,
+    from: &str,
     faults: &[Option<Fault>],
 ) -> Rule {
     let impossible = check_possible(label, "take", takes);
@@ -681,7 +677,13 @@ pub const fn module_rule(
             return Rule::ok(*gives);
         }
         if !given.same(takes) {
-            return Rule::mismatch(label, takes.write(Text::new()), given, *gives);
+            let rule = Rule::mismatch(label, takes.write(Text::new()), given, *gives);
+            return match rule.fault {
+                Some(fault) if given.same_at_bounds(takes) => {
+                    Rule { fault: Some(fault.because(BOUNDS)), ..rule }
+                }
+                _ => rule,
+            };
         }
     }
     let mut i = 0;
@@ -693,19 +695,34 @@ pub const fn module_rule(
     }
     let fault = match (impossible, check_possible(label, "give", gives)) {
         (Some(fault), _) | (None, Some(fault)) => Some(fault),
-        (None, None) => check_declared(label, gives, found),
+        (None, None) => check_declared(label, gives, found, from),
     };
     Rule { out: *gives, fault }
 }
 
 /// Whether a module gives what it declares.
-pub const fn check_declared(label: &Text, gives: &Sig, found: &Sig) -> Option<Fault> {
+pub const fn check_declared(label: &Text, gives: &Sig, found: &Sig, from: &str) -> Option<Fault> {
     if found.is_poison() || found.same(gives) {
         return None;
     }
     let text = Text::new().str("shape mismatch: `").text(label).str("` declares the output ");
-    let text = gives.write(text).str(", but gives ");
-    Some(Fault::new(found.write(text)))
+    let text = gives.write(text).str(", but ");
+    let text = if from.is_empty() { text } else { text.str("`").str(from).str("` ") };
+    let text = found.write(text.str(if from.is_empty() || !contains_and(from) { "gives " } else { "give " }));
+    Some(Fault::new(text))
+}
+
+/// Whether several layers are named.
+const fn contains_and(from: &str) -> bool {
+    let bytes = from.as_bytes();
+    let mut i = 0;
+    while i < bytes.len() {
+        if bytes[i] == b' ' {
+            return true;
+        }
+        i += 1;
+    }
+    false
 }
 
 /// `fault` as seen from the module whose field `name` holds the layer.

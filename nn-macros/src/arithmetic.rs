@@ -48,7 +48,12 @@ impl Arithmetic<'_> {
             });
             quote!(__nn::Part::<#own #args>::TREE.check(), #(#free,)*)
         });
-        let found = self.found();
+        // What is wrong within a module without parameters is said where it is declared, and not once more wherever it
+        // is used.
+        let generic = !consts.is_empty();
+        let (faults, splits) = (faults.filter(|_| generic), splits.filter(|_| generic));
+        let found = if generic { self.found() } else { quote!(__nn::SigOf::<#gives>::SIG) };
+        let outputs_from = self.outputs_from();
         let of_plan = |name: &str| self.of_plan(&Ident::new(name, Span::call_site()));
         let [label, saved, scratch, vjp_scratch] = ["LABEL", "SAVED", "SCRATCH", "VJP_SCRATCH"].map(of_plan);
         let layers_of = |constant| (0..graph.nodes.len()).map(move |k| self.of_layer(k, constant));
@@ -103,6 +108,7 @@ impl Arithmetic<'_> {
                         &__nn::SigOf::<#takes>::SIG,
                         &__nn::SigOf::<#gives>::SIG,
                         &#found,
+                        #outputs_from,
                         &[#own_faults #(#faults,)* #(#splits,)*],
                     );
                     const KEEPS_X: bool = #keeps_x;
@@ -224,6 +230,15 @@ impl Arithmetic<'_> {
             return String::new();
         }
         let mut from: Vec<_> = node.inputs.iter().map(|v| self.graph.values[*v].from.as_str()).collect();
+        from.retain(|name| !name.is_empty());
+        from.dedup();
+        from.join("` and `")
+    }
+
+    /// The layers that the output comes from.
+    fn outputs_from(&self) -> String {
+        let mut from: Vec<_> =
+            self.graph.outputs.iter().map(|v| self.graph.values[*v].from.as_str()).collect();
         from.retain(|name| !name.is_empty());
         from.dedup();
         from.join("` and `")
@@ -365,15 +380,15 @@ impl Arithmetic<'_> {
             let ty = &input.ty;
             check(ends(ty), "accept", quote!(&__nn::check_possible(#label, "take", &__nn::SigOf::<#ty>::SIG)))
         });
-        let (gives, found) = (&self.gives, self.found());
+        let (gives, found, from) = (&self.gives, self.found(), self.outputs_from());
         let gives = quote!(&__nn::SigOf::<#gives>::SIG);
-        let declared = quote!(&__nn::check_declared(#label, #gives, &#found));
+        let declared = quote!(&__nn::check_declared(#label, #gives, &#found, #from));
         let declared = check(self.gives_span, "accept", declared);
         quote!(#(#each)* #(#splits)* #(#possible)* #declared)
     }
 }
 
-fn one_or_tuple(types: &[impl quote::ToTokens]) -> TokenStream {
+pub(crate) fn one_or_tuple(types: &[impl quote::ToTokens]) -> TokenStream {
     if let [one] = types { quote!(#one) } else { quote!((#(#types,)*)) }
 }
 

@@ -2,7 +2,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{FnArg, ImplItem, ItemImpl, PathArguments, ReturnType, Type};
 
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, one_or_tuple};
 use crate::attrs::no_cfg;
 use crate::errors::{Errors, ends, no_args};
 use crate::generics::Consts;
@@ -31,7 +31,7 @@ pub(crate) fn expand(args: TokenStream, item: ItemImpl) -> TokenStream {
         if errors.is_empty() {
             errors.at(&item.self_ty, "this impl needs `fn forward(&self, x: T![..]) -> T![..]`");
         }
-        let (fallback, errors) = (inert(&names, &consts), errors.into_tokens());
+        let (fallback, errors) = (inert(&names, &consts, None), errors.into_tokens());
         return quote!(#fallback #errors);
     };
     if !f.sig.generics.params.is_empty() {
@@ -86,7 +86,9 @@ pub(crate) fn expand(args: TokenStream, item: ItemImpl) -> TokenStream {
     };
     let Reader { graph, errors, .. } = reader;
     if !errors.is_empty() {
-        let (fallback, errors) = (inert(&names, &consts), errors.into_tokens());
+        let takes: Vec<_> = graph.inputs.iter().map(|i| &i.ty).collect();
+        let declared = (one_or_tuple(&takes), gives);
+        let (fallback, errors) = (inert(&names, &consts, Some(declared)), errors.into_tokens());
         return quote!(#fallback #errors);
     }
     Arithmetic { names: &names, consts: &consts, graph: &graph, gives, gives_span, all_used: true }.expand()
@@ -128,7 +130,14 @@ fn distinct(names: &[String]) -> bool {
 
 /// What a module is when its `forward` could not be read: something that fits everywhere, so that one
 /// mistake gives one message.
-pub(crate) fn inert(names: &Names, consts: &Consts) -> TokenStream {
+///
+/// It takes and gives what is declared, as far as that could be read, so that what uses it is not wrong as well.
+pub(crate) fn inert(
+    names: &Names,
+    consts: &Consts,
+    declared: Option<(TokenStream, TokenStream)>,
+) -> TokenStream {
+    let (takes, gives) = declared.unwrap_or_else(|| (quote!(()), quote!(())));
     let own = &names.own;
     let (params, args, bounds) = (consts.params(), consts.args(), consts.bounds());
     quote! {
@@ -142,8 +151,8 @@ pub(crate) fn inert(names: &Names, consts: &Consts) -> TokenStream {
                 fn vjp(_: &mut __nn::Ctx<'_, __nn_D>, _: __nn::Vjp<'_, __nn_D>) {}
             }
             impl #params __nn::Declared for #own #args {
-                type In = ();
-                type Out = ();
+                type In = #takes;
+                type Out = #gives;
             }
         };
     }

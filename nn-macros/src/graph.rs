@@ -237,7 +237,10 @@ impl<'a> Reader<'a> {
         for (name, values) in &self.bound {
             let unused = values.iter().all(|v| self.graph.uses(*v) == 0);
             if unused && !name.to_string().starts_with('_') {
-                self.errors.at(name, format!("`{name}` is never used: use it, or drop what computes it"));
+                self.errors.at(
+                    name,
+                    format!("`{name}` is never used: use it, or drop what computes it; or write `_` for it"),
+                );
             }
         }
         for node in &self.graph.nodes {

@@ -5,7 +5,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{Attribute, Generics, Ident, Pat, Path, Token, Type, Visibility, bracketed, token};
 
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, one_or_tuple};
 use crate::attrs::{FieldAttrs, ModuleArgs};
 use crate::errors::{Errors, ends};
 use crate::forward::inert;
@@ -198,7 +198,9 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
         Arithmetic { names: &names, consts: &consts, graph: &graph, gives, gives_span, all_used: false }
             .expand()
     } else {
-        inert(&names, &consts)
+        let takes: Vec<_> = graph.inputs.iter().map(|i| &i.ty).filter(|ty| !ty.is_empty()).collect();
+        let known = !takes.is_empty() && !gives.is_empty();
+        inert(&names, &consts, known.then(|| (one_or_tuple(&takes), gives.clone())))
     };
     let errors = errors.into_tokens();
     quote!(#structure #arithmetic #errors)

@@ -233,6 +233,10 @@ impl Structure<'_> {
         let case = self.args.rename_all;
         for field in &self.fields {
             let saved = field.saved(case);
+            if saved == "__metadata__" {
+                let text = "no parameter can be called `__metadata__` in a checkpoint: what the file says of itself is";
+                errors.at(&field.name, text);
+            }
             let same = |f: &&&Field| f.saved(case) == saved && !saved.is_empty();
             if fields.iter().any(|f| f.name == field.name) {
                 errors.at(&field.name, format!("there are two layers named `{}`", field.name));

@@ -297,6 +297,7 @@ const _: () = {
             &__nn::SigOf::<::nn::S1<D>>::SIG,
             &__nn::SigOf::<::nn::S1<D>>::SIG,
             &<__nn_V4<D> as __nn::Signature>::SIG,
+            "+",
             &[
                 __nn::Part::<BlockOf<D>>::TREE.check(),
                 __nn::check_free(

@@ -155,11 +155,9 @@ const _: () = {
             &__nn_X::SIG,
             &__nn::SigOf::<::nn::S1<::nn::C<784>>>::SIG,
             &__nn::SigOf::<::nn::S1<::nn::C<10>>>::SIG,
-            &<__nn_V2 as __nn::Signature>::SIG,
-            &[
-                __nn::within(__nn_L0::RULE.fault, "0", ""),
-                __nn::within(__nn_L1::RULE.fault, "1", "LinearReLU"),
-            ],
+            &__nn::SigOf::<::nn::S1<::nn::C<10>>>::SIG,
+            "Linear",
+            &[],
         );
         const KEEPS_X: bool = __nn_Plan::KEEP_0;
         const KEEPS_Y: bool = __nn_Plan::KEEP_2;
@@ -298,6 +296,7 @@ const _: () = {
             &__nn_Plan::LABEL,
             &__nn::SigOf::<::nn::S1<::nn::C<10>>>::SIG,
             &<__nn_V2 as __nn::Signature>::SIG,
+            "Linear",
         ),
     );
 };

@@ -8,7 +8,7 @@ use crate::dims::{Dim, Dims, Extent};
 use crate::fault::{Input, Rule, label, one_real};
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::linear::{No, Switch, Yes};
-use crate::layers::product;
+use crate::layers::{as_given, product};
 use crate::signature::{Kind, Sig, Signature};
 use crate::tensors::{Region, Tensors, slice_mut};
 use crate::{Size, Text, layer};
@@ -168,7 +168,8 @@ const fn one_takes(label: &Text, given: &Sig, takes: &Dims, free: usize, gives: 
     if fits(&dims, takes, free) {
         return Rule::ok(Sig::real(gives.with(kept, dims.axis(free))));
     }
-    Rule::mismatch(label, takes.write(Text::new()), given, Sig::real(*gives))
+    let shown = takes.with(free, as_given(takes.axis(free), &dims, free));
+    Rule::mismatch(label, shown.write(Text::new()), given, Sig::POISON)
 }
 
 /// The rule of a layer that takes several tensors, `takes`, whose first axes may be bounded. It gives what the first
@@ -190,7 +191,7 @@ const fn several_take(label: &Text, given: &Sig, takes: &Sig, one_length: bool) 
     if fit {
         Rule::ok(given.nth(0))
     } else {
-        Rule::mismatch(label, takes.write(Text::new()), given, takes.nth(0))
+        Rule::mismatch(label, takes.write(Text::new()), given, Sig::POISON)
     }
 }
 

@@ -131,6 +131,14 @@ const fn check_shape(label: &Text, shape: &Sig) -> Option<Rule> {
     None
 }
 
+/// An axis that may be bounded, as that of the input is: so that only what differs is said to.
+const fn as_given(n: Extent, given: &Dims, axis: usize) -> Extent {
+    if axis < given.rank() && given.axis(axis).length.is_some() && !n.is_poison() {
+        return Extent { length: given.axis(axis).length, ..n };
+    }
+    n
+}
+
 /// How many rows a sample has, if a row is its last axis.
 const fn rows_of(dims: &Dims) -> usize {
     if dims.rank() == 0 { 1 } else { dims.product(0, dims.rank() - 1).n }

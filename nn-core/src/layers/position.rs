@@ -8,6 +8,7 @@ use crate::dims::{Dim, Dims, Extent};
 use crate::fault::{Input, Rule, one_real};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
+use crate::layers::as_given;
 use crate::real::{Real, Sci};
 use crate::signature::{S2, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
@@ -26,7 +27,7 @@ const fn tokens(label: &Text, args: &[Extent], s: Extent, d: Extent, given: &Sig
     if dims.rank() == 2 && dims.n(0) == s.n && dims.axis(1).same(&d) {
         return Rule::ok(Sig::real(dims));
     }
-    let takes = d.write(s.write(Text::new().str("[")).str(", ")).str("]");
+    let takes = d.write(as_given(s, &dims, 0).write(Text::new().str("[")).str(", ")).str("]");
     Rule::mismatch(label, takes, given, Sig::real(dims)).keeping()
 }
 

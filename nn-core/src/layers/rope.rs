@@ -7,6 +7,7 @@ use crate::ctx::Ctx;
 use crate::dims::{Dim, Extent};
 use crate::fault::{Input, Rule, one_real};
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
+use crate::layers::as_given;
 use crate::layers::linear::{No, Switch, Yes};
 use crate::real::{Real, Sci};
 use crate::signature::{Sig, Signature};
@@ -75,7 +76,7 @@ impl<S: Dim, H: Dim, D: Dim, THETA: Real, INTERLEAVED: Switch, ROTARY: Dim>
         if dims.rank() == 2 && dims.n(0) == S::N && dims.axis(1).same(&Self::WIDTH) {
             return Rule::ok(Sig::real(dims));
         }
-        let takes = S::EXTENT.write(Text::new().str("[")).str(", ");
+        let takes = as_given(S::EXTENT, &dims, 0).write(Text::new().str("[")).str(", ");
         Rule::mismatch(&Self::LABEL, Self::WIDTH.write(takes).str("]"), given, Sig::real(dims))
     }
 

@@ -11,7 +11,7 @@ use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::attention::{self, Call};
 use crate::layers::elementwise::Identity;
 use crate::layers::linear::{LinearActOf, No, Switch, Yes};
-use crate::layers::{product, rows_of};
+use crate::layers::{as_given, product, rows_of};
 use crate::real::MaybeReal;
 use crate::signature::{S1, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
@@ -237,7 +237,7 @@ where
         if dims.rank() == 2 && dims.n(0) == S::N && dims.axis(1).same(&DIM::EXTENT) {
             return Rule::ok(Sig::real(dims));
         }
-        let takes = Dims::new(&[S::EXTENT, DIM::EXTENT]).write(Text::new());
+        let takes = Dims::new(&[as_given(S::EXTENT, &dims, 0), DIM::EXTENT]).write(Text::new());
         Rule::mismatch(label, takes, given, Sig::real(dims)).keeping()
     }
 
@@ -632,7 +632,7 @@ mod tests {
         let fault = <SelfAttention<8, 6, 2, 2> as Layer<T![..9, 6]>>::RULE.fault.unwrap();
         assert_eq!(
             fault.to_string(),
-            "shape mismatch: `SelfAttention<8, 6, 2, 2>` takes [8, 6], but it is given [..9, 6]"
+            "shape mismatch: `SelfAttention<8, 6, 2, 2>` takes [..8, 6], but it is given [..9, 6]"
         );
     }
 }

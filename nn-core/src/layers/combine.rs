@@ -297,7 +297,7 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
 /// let fault = <RepeatConditional<Add, 3> as Layer<T![8]>>::RULE.fault.unwrap();
 /// assert_eq!(
 ///     fault.to_string(),
-///     "shape mismatch: `RepeatConditional<Add, 3>` takes a tensor and what goes to every copy, but it is given [8]"
+///     "shape mismatch: `RepeatConditional<+, 3>` takes a tensor and what goes to every copy, but it is given [8]"
 /// );
 /// ```
 #[layer(own_views)]

@@ -201,8 +201,9 @@ mod tests {
         (512, [0.086460, 0.020393, -0.024870]),
     ];
 
+    // Run by .ci/run, in release, wherever the weights can be fetched.
     #[test]
-    #[ignore = "needs `scripts/get-data.sh minilm`, and some minutes"]
+    #[ignore = "needs `scripts/get-data.sh minilm`, and some minutes in a debug build"]
     fn every_length_works_with_the_real_weights() {
         let mut encoder = Encoder::open(Path::new("data/minilm"), 2).unwrap();
         let text = |len: u32| (0..len).map(|i| (1000 + i * i * 37) % 30522).collect::<Vec<_>>();

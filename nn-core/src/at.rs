@@ -139,6 +139,7 @@ impl<X: Signature> Layer<X> for Same {
             Rule::ok(X::SIG)
         }
     };
+    const CAUSAL: bool = true;
     const PLACES: u32 = 0;
 }
 impl<D: Device, X: Signature> Module<D, X> for Same {

@@ -229,7 +229,7 @@ mod tests {
             DecoderBlock<7, 4, 2, 6>, Four; Half, Four; Inner, Four; Repeat<Half, 3>, Four; Remat<Half>, Four;
             Residual<Half>, Four; StopGradParams<Half>, Four; InitWith<Half, Orthogonal>, Four; Tok<Linear<4, 4>>, Four;
             Tok<ScaledDotProductAttentionQKV<3, 1, 2>>, T![..7, 3, 6]; RepeatConditional<Add, 2>, (Four, Four);
-            Transpose<0, 1>, Four; Slice<1, 1, 3>, Four; Concat<1>, (Four, Four); BatchNorm1D<4>, T![4, ..7];
+            Transpose<0, 1>, Four; Slice<1, 1, 3>, Four; crate::at::Same, Four; Concat<1>, (Four, Four); BatchNorm1D<4>, T![4, ..7];
         }
         all! {
             false,

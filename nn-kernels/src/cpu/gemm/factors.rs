@@ -56,6 +56,14 @@ impl<'a, E> Mat<'a, E> {
         Self::strided(&self.data[rows.start * self.row..], rows.len(), self.cols, self.row)
     }
 
+    /// Some of the columns of a matrix whose rows lie as rows. Panics if there are fewer.
+    #[track_caller]
+    pub(super) fn columns(&self, columns: Range<usize>) -> Self {
+        assert!(columns.end <= self.cols && self.col == 1, "columns of a matrix of {} columns", self.cols);
+        let from = if self.rows == 0 { 0 } else { columns.start };
+        Self::strided(&self.data[from..], self.rows, columns.len(), self.row)
+    }
+
     /// The values of a matrix whose rows lie as rows, and how far apart these start. The last row ends where the values
     /// do.
     pub(crate) fn rows(&self) -> (&'a [E], usize) {

@@ -6,6 +6,7 @@
 //! it: so a row's bits depend neither on how many rows there are, nor on the threads, nor on what was packed.
 
 mod factors;
+mod few;
 mod tile;
 
 use std::marker::PhantomData;
@@ -19,6 +20,7 @@ use super::vector::Vector;
 use super::{Real, elementwise, par};
 use crate::ops::Unary;
 pub(crate) use factors::{Left, Mat, Right};
+pub(crate) use few::{matrices, narrow_product};
 use tile::{Tile, TileStart, any_tile, next_tile};
 
 kernels! {
@@ -247,38 +249,67 @@ fn tiles<S: Simd, E: Real>(
     }
 }
 
-/// The way a product takes. All give the same bits.
+/// How a product of matrices is computed. All ways give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// B is small and used as it lies.
-    Small,
-    /// B is packed if there are many rows: a few pass over it faster as it lies.
-    Gemm,
-    /// B is packed always, because its rows do not lie in memory as rows.
+pub(crate) enum Way {
+    /// Both factors are read as they lie.
+    Direct,
+    /// A few rows at a time, B is read once from end to end.
+    Streamed,
+    /// Panels of B are packed, and of A where it pays.
     Packed,
 }
 
-impl Route {
-    /// That for a right factor of `k` × `n`, whose rows lie in memory as rows where it is `direct`.
-    pub(crate) const fn new(k: usize, n: usize, direct: bool) -> Self {
-        if !direct {
-            Self::Packed
-        } else if k.saturating_mul(n) <= UNPACKED {
-            Self::Small
-        } else {
-            Self::Gemm
-        }
+impl Way {
+    const ALL: [Self; 3] = [Self::Direct, Self::Streamed, Self::Packed];
+
+    /// That of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| way.name() == name)
     }
 
     /// As it is told to users.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Small => "small",
-            Self::Gemm => "gemm",
-            Self::Packed => "packed gemm",
+            Self::Direct => "direct",
+            Self::Streamed => "streamed",
+            Self::Packed => "packed",
+        }
+    }
+
+    /// The names of all, for messages.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// The fastest for `m` × `k` times `k` × `n`, as it was measured.
+    pub(crate) const fn new(m: usize, k: usize, n: usize) -> Self {
+        if k.saturating_mul(n) <= UNPACKED {
+            Self::Direct
+        } else if m <= 4 {
+            Self::Streamed
+        } else if m < 16 {
+            Self::Direct
+        } else {
+            Self::Packed
         }
     }
 }
+
+/// What a layer's products are called, from one row to many.
+pub(crate) const fn route(k: usize, n: usize, transposed: bool) -> &'static str {
+    match (Way::new(1, k, n), Way::new(64, k, n)) {
+        _ if n == 0 || k == 0 => "none",
+        _ if transposed => "packed",
+        _ if n <= NARROW => "narrow",
+        (Way::Direct, Way::Direct) => "direct",
+        (Way::Streamed, Way::Packed) => "streamed, many rows packed",
+        (one, _) => one.name(),
+    }
+}
+
+/// Columns up to which a dense layer's sums are taken in several chains, for the widest register may hold them.
+pub(crate) const NARROW: usize = 8;
 
 /// Which threads a product may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -296,6 +327,22 @@ pub(crate) enum Threads {
 pub(crate) fn product<E: Real>(
     isa: Available,
     threads: Threads,
+    a: &dyn Left<E>,
+    b: &dyn Right<E>,
+    start: Start<'_, E>,
+    act: Unary,
+    c: &mut [E],
+    c_row: usize,
+) {
+    product_by(isa, threads, None, a, b, start, act, c, c_row);
+}
+
+/// The same in this way, if one is given and the factors allow it.
+#[track_caller]
+fn product_by<E: Real>(
+    isa: Available,
+    threads: Threads,
+    way: Option<Way>,
     a: &dyn Left<E>,
     b: &dyn Right<E>,
     start: Start<'_, E>,
@@ -323,7 +370,7 @@ pub(crate) fn product<E: Real>(
         c_row >= n && c.len() >= reach("product", m - 1, c_row, n),
         "product: C is smaller than {m} × {n}"
     );
-    let (pack_a, pack_b) = packs(m, k, n, matrix.is_some(), direct.is_some());
+    let (pack_a, pack_b) = packs(way, m, k, n, matrix, direct.is_some());
     let c = c.as_mut_ptr();
     let p = Product { isa, a, b, matrix, direct, terms, start, act, c, c_row, pack_a, pack_b };
     let all = Area { rows: 0..m, cols: 0..n };
@@ -337,32 +384,23 @@ pub(crate) fn product<E: Real>(
 }
 
 /// Whether A and B are packed.
-fn packs(m: usize, k: usize, n: usize, matrix: bool, direct: bool) -> (bool, bool) {
-    let a = !matrix || n >= 64 && m >= 16 && m.saturating_mul(k) > UNPACKED;
-    let b = match Route::new(k, n, direct) {
-        Route::Small => false,
-        Route::Gemm => m >= 32,
-        Route::Packed => true,
+fn packs<E>(
+    way: Option<Way>,
+    m: usize,
+    k: usize,
+    n: usize,
+    matrix: Option<Mat<'_, E>>,
+    direct: bool,
+) -> (bool, bool) {
+    let way = way.unwrap_or(Way::new(m, k, n));
+    let b = !direct || way == Way::Packed;
+    let a = match matrix {
+        None => true,
+        // Rows that lie as rows hurt only where they are far apart and are read again and again.
+        Some(a) if a.col == 1 => b && k > KC && n >= 64,
+        Some(_) => n >= 64 && m >= 16 && m.saturating_mul(k) > UNPACKED,
     };
     (a, b)
-}
-
-/// The product of two matrices, as [`product`]. A column of C is computed as a row: its tiles are then vectors and not
-/// single lanes. The sums are the same.
-#[track_caller]
-pub(crate) fn matrices<E: Real>(
-    isa: Available,
-    a: Mat<'_, E>,
-    b: Mat<'_, E>,
-    start: Start<'_, E>,
-    act: Unary,
-    c: &mut [E],
-) {
-    if b.cols == 1 && a.rows > 1 && a.row == 1 {
-        product(isa, Threads::All, &b.t(), &a.t(), start.t(), act, c, a.rows);
-    } else {
-        product(isa, Threads::All, &a, &b, start, act, c, b.cols);
-    }
 }
 
 /// Halves a rectangle until its work is small enough for a task.

@@ -8,6 +8,7 @@ arguments that does the whole work and has its result when it returns, and the n
 raises `Unsupported` for what the library doesn't do.
 """
 
+import ctypes
 import gc
 import math
 import os
@@ -32,6 +33,17 @@ def keep_to_cores():
     """Keeps the process, and every thread it starts later, to THREADS cores."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[-THREADS:])
+
+
+def keep_memory():
+    """Keeps freed memory in the process, instead of having the kernel clear its pages for every large array anew.
+
+    PyTorch's tuning guide gets the same from jemalloc or TCMalloc.
+    """
+    trim_threshold, mmap_max = -1, -4
+    libc = ctypes.CDLL(None)
+    libc.mallopt(trim_threshold, 2**31 - 1)
+    libc.mallopt(mmap_max, 0)
 
 
 def private_stdout():

@@ -401,6 +401,7 @@ FAMILIES = [
 
 def main():
     mode = {"eager": Eager, "compile": Compiled}[sys.argv[1]]()
+    protocol.keep_memory()
     torch.set_num_threads(protocol.THREADS)
     torch.set_num_interop_threads(1)
 

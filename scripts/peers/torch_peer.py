@@ -1,5 +1,6 @@
 """The peer for PyTorch on a CPU: `torch_peer.py eager` or `torch_peer.py compile`."""
 
+import itertools
 import re
 import sys
 
@@ -21,8 +22,22 @@ class Eager:
     def inference(self, function):
         return function
 
-    def training(self, function):
+    def gradients(self, function):
         return function
+
+    def step(self, model, loss_of, weight_decay):
+        """The fused optimiser is the fastest of the three on a CPU."""
+        kind = torch.optim.AdamW if weight_decay else torch.optim.Adam
+        optimiser = kind(model.parameters(), lr=LEARNING_RATE, weight_decay=weight_decay, fused=True)
+
+        def step(inputs, target):
+            optimiser.zero_grad(set_to_none=True)
+            loss = loss_of(model(inputs), target)
+            loss.backward()
+            optimiser.step()
+            return loss
+
+        return step
 
 
 class Compiled:
@@ -33,8 +48,47 @@ class Compiled:
     def inference(self, function):
         return torch.compile(function, fullgraph=True, dynamic=False)
 
-    def training(self, function):
+    def gradients(self, function):
         return torch.compile(function, fullgraph=True, dynamic=False)
+
+    def step(self, model, loss_of, weight_decay):
+        """Forward, backward and optimiser in one graph, which is faster than a compiled loss and a fused optimiser."""
+        params = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        first, second = ({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
+        corrections, steps = torch.zeros(2), itertools.count(1)
+
+        def whole_step(params, first, second, corrections, inputs, target):
+            def objective(params):
+                return loss_of(torch.func.functional_call(model, params, (inputs,)), target)
+
+            gradients, loss = torch.func.grad_and_value(objective)(params)
+            for name, gradient in gradients.items():
+                adam(params[name], gradient, first[name], second[name], corrections, weight_decay)
+            return loss
+
+        run = torch.compile(whole_step, fullgraph=True, dynamic=False)
+
+        @torch.no_grad()
+        def step(inputs, target):
+            set_corrections(corrections, next(steps))
+            return run(params, first, second, corrections, inputs, target)
+
+        return step
+
+
+def set_corrections(corrections, step):
+    """What Adam's bias correction makes of the learning rate, and of the second moment's root, in this step."""
+    corrections[0] = LEARNING_RATE / (1 - 0.9**step)
+    corrections[1] = (1 - 0.999**step) ** -0.5
+
+
+def adam(parameter, gradient, first, second, corrections, weight_decay):
+    """Adam's update in place (AdamW's, with weight decay), written so that the compiler fuses it."""
+    rate, root = corrections.unbind()
+    first.lerp_(gradient, 0.1)
+    second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+    parameter.mul_(1 - LEARNING_RATE * weight_decay)
+    parameter.sub_(rate * first / (second.sqrt() * root + 1e-8))
 
 
 def count(module):
@@ -53,24 +107,11 @@ def forward(mode, model, *inputs):
     return call, count(model)
 
 
-def train(mode, model, loss_of, inputs, target, optimiser=torch.optim.Adam, **settings):
+def train(mode, model, loss_of, inputs, target, weight_decay=0.0):
     """A train step, which reads its loss back."""
     model.train()
-    steps = optimiser(model.parameters(), lr=LEARNING_RATE, fused=True, **settings)
-
-    def objective(inputs, target):
-        return loss_of(model(inputs), target)
-
-    run = mode.training(objective)
-
-    def call():
-        steps.zero_grad(set_to_none=True)
-        loss = run(inputs, target)
-        loss.backward()
-        steps.step()
-        return loss.item()
-
-    return call, count(model)
+    step = mode.step(model, loss_of, weight_decay)
+    return (lambda: step(inputs, target).item()), count(model)
 
 
 # Models: w1, w2
@@ -202,7 +243,7 @@ def mean_over_tokens(logits, targets):
 
 def w5(mode):
     tokens, targets = torch.randint(65, (8, 128)), torch.randint(65, (8, 128))
-    return train(mode, Gpt(), mean_over_tokens, tokens, targets, torch.optim.AdamW, weight_decay=0.1)
+    return train(mode, Gpt(), mean_over_tokens, tokens, targets, weight_decay=0.1)
 
 
 # Single layers: w6
@@ -292,7 +333,7 @@ def vjp(mode, module, inputs):
     for x in inputs:
         x.requires_grad_(x.is_floating_point())
     wanted = [*(x for x in inputs if x.requires_grad), *module.parameters()]
-    run = mode.training(module)
+    run = mode.gradients(module)
     dy = torch.randn_like(module(*inputs).detach())
 
     def call():

@@ -125,6 +125,8 @@ class Peer:
                 return self.time(workload, float(seconds))
             case ["time", workload, _]:
                 return f"unsupported {workload} it isn't prepared"
+            case ["memory", workload]:
+                return self.memory(workload)
             case ["forget", workload]:
                 self.prepared.pop(workload, None)
                 gc.collect()
@@ -151,6 +153,24 @@ class Peer:
         except Exception as error:
             return f"unsupported {workload} {in_short(error)}"
         return " ".join([f"times {workload}", *(str(round(n)) for n in samples)])
+
+    def memory(self, workload):
+        """How far the process's memory grows at most, from before the workload is made to after three calls."""
+        try:
+            with open("/proc/self/clear_refs", "w") as marks:
+                marks.write("5")
+            before = status("VmRSS:")
+            call, _ = self.build(workload)
+            timed(call, 3)
+            return f"memory {workload} {1024 * (status('VmHWM:') - before)}"
+        except Exception as error:
+            return f"unsupported {workload} {in_short(error)}"
+
+
+def status(key):
+    """A number of kibibytes that the system tells about this process."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def serve(name, version, build):

@@ -101,6 +101,8 @@ impl<E: Real> Kernels<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::forced::Forced;
+    use crate::cpu::gemm::Way;
     use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
 
     const ACTS: [Unary; 4] =
@@ -325,6 +327,34 @@ mod tests {
                     })
                 };
                 assert!(run(1) == run(4), "{device:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_way_gives_the_same_bits() {
+        for device in devices::<f32>() {
+            for s in shapes() {
+                let s = LinearSpec { act: Unary::Tanh, ..s };
+                let x: Vec<f32> = reals(&random(1, s.rows * s.inputs));
+                let w: Vec<f32> = reals(&random(2, s.inputs * s.outputs));
+                let b: Vec<f32> = reals(&random(3, s.outputs));
+                let dy: Vec<f32> = reals(&random(4, s.rows * s.outputs));
+                let run = |product| {
+                    let device = Kernels { forced: Forced { product }, ..device };
+                    let (mut y, mut sum) = (vec![f32::NAN; dy.len()], dy.clone());
+                    device.linear(&s, &x, &w, Some(&b), &mut y);
+                    device.linear_add(&LinearSpec { act: Unary::Identity, ..s }, &x, &w, &mut sum);
+                    let (mut dx, mut dw) = (vec![f32::NAN; x.len()], vec![0.5; w.len()]);
+                    let mut scratch = vec![f32::NAN; dy.len()];
+                    let (gx, gw) = (Some(&mut dx[..]), Some(&mut dw[..]));
+                    device.linear_vjp(&s, &x, &w, Some(&b), &y, &dy, gx, gw, None, &mut scratch);
+                    [y, sum, dx, dw]
+                };
+                let measured = run(None);
+                for way in [Way::Direct, Way::Streamed, Way::Packed] {
+                    assert!(run(Some(way)) == measured, "{device:?} {way:?} {s:?}");
+                }
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Products that are too small, or have too few rows, for anything to be packed.
 
+use std::marker::PhantomData;
+
 use super::tile::{Narrow, Tile, TileStart, any_tile, narrow_tile, next_tile};
 use super::{Activation, KC, Mat, Start, Threads, WORK, Way, product_by, tile_rows};
 use crate::cpu::isa::Available;
@@ -15,8 +17,8 @@ kernels! {
     fn narrow<E>(a: Mat<'_, E>, b: Mat<'_, E>, bias: Option<&[E]>, act: Unary, c: &mut [E]);
 }
 
-/// Columns whose sums are kept in the first cache while rows of B pass by.
-const BLOCK: usize = 1024;
+/// Sums that are kept in the first cache while rows of B pass by: of as many columns, divided by the rows of A.
+const SUMS: usize = 4096;
 /// Rows of A that pass over B together.
 const TOGETHER: usize = 4;
 
@@ -199,33 +201,32 @@ fn streamed<S: Simd, E: Real>(
 ) {
     let (m, n) = (a.rows, b.cols);
     check(&a, &b, &start, c, c_row);
-    let mut sums = [[E::ZERO; BLOCK]; TOGETHER];
+    let mut sums = [E::ZERO; SUMS];
     for i in (0..m).step_by(TOGETHER) {
-        for j in (0..n).step_by(BLOCK) {
-            let width = BLOCK.min(n - j);
+        let rows = (m - i).min(TOGETHER);
+        let block = SUMS / rows / 64 * 64;
+        for j in (0..n).step_by(block) {
+            let width = block.min(n - j);
             let mut k = 0;
             loop {
                 let run = KC.min(b.rows - k);
-                let rows = (m - i).min(TOGETHER);
-                macro_rules! pass {
-                    ($($rows:literal)+) => {
-                        match rows {
-                            $($rows => {
-                                // SAFETY: `S` is the instruction set this runs on, as this is called through `run`
-                                // alone; `check` says that the matrices fit; i + rows ≤ m, k + run ≤ B's rows, and
-                                // j + width ≤ n.
-                                unsafe { S::outline(Pass::<S, E, $rows> {
-                                    a, b, at: [i, j], k, run, width, sums: &mut sums, isa: std::marker::PhantomData,
-                                }) }
-                            })+
-                            _ => unreachable!("at most {TOGETHER} rows"),
-                        }
-                    };
+                sums[..rows * width].fill(E::ZERO);
+                let pass = Pass { a, b, at: [i, j], k, run, width, sums: sums.as_mut_ptr() };
+                // Where B's rows are short, more of them are read side by side.
+                let deep = n < 1024;
+                // SAFETY: `S` is the instruction set this runs on, as this is called through `run` alone; `check` says
+                // that the matrices fit; i + rows ≤ m, k + run ≤ B's rows, j + width ≤ n, rows·width ≤ SUMS.
+                unsafe {
+                    match rows {
+                        1 if deep => S::outline(PassOf::<S, E, 1, 16>(pass, PhantomData)),
+                        1 => S::outline(PassOf::<S, E, 1, 8>(pass, PhantomData)),
+                        2 => S::outline(PassOf::<S, E, 2, 8>(pass, PhantomData)),
+                        3 => S::outline(PassOf::<S, E, 3, 4>(pass, PhantomData)),
+                        _ => S::outline(PassOf::<S, E, 4, 4>(pass, PhantomData)),
+                    }
                 }
-                pass!(1 2 3 4);
-                for (r, sums) in sums.iter().enumerate().take(rows) {
+                for (r, sums) in sums.chunks_exact(width).enumerate().take(rows) {
                     let c = &mut c[(i + r) * c_row + j..][..width];
-                    let sums = &sums[..width];
                     match start {
                         _ if k > 0 => c.iter_mut().zip(sums).for_each(|(c, s)| *c = *c + *s),
                         Start::Zero => c.copy_from_slice(sums),
@@ -245,66 +246,64 @@ fn streamed<S: Simd, E: Real>(
                     break;
                 }
             }
-            for r in i..(i + TOGETHER).min(m) {
+            for r in i..i + rows {
                 activate::<S, E>(act, &mut c[r * c_row + j..][..width]);
             }
         }
     }
 }
 
-/// The sums of one run of terms, for `M` rows of A and a block of columns.
-struct Pass<'a, S, E, const M: usize> {
+/// The sums of one run of terms, for some rows of A and a block of columns.
+struct Pass<'a, E> {
     a: Mat<'a, E>,
     b: Mat<'a, E>,
     at: [usize; 2],
     k: usize,
     run: usize,
     width: usize,
-    sums: &'a mut [[E; BLOCK]; TOGETHER],
-    isa: std::marker::PhantomData<S>,
+    /// Row after row, `width` values each.
+    sums: *mut E,
 }
 
-impl<S: Simd, E: Real, const M: usize> Outlined for Pass<'_, S, E, M> {
+/// With `M` rows of A, and `DEEP` rows of B side by side: memory is faster if it is read in several places at once.
+///
+/// Made only for an instruction set `S` that the processor has, and with rows, terms and columns that the matrices have.
+struct PassOf<'a, S, E, const M: usize, const DEEP: usize>(Pass<'a, E>, PhantomData<S>);
+
+impl<S: Simd, E: Real, const M: usize, const DEEP: usize> Outlined for PassOf<'_, S, E, M, DEEP> {
     #[inline(always)]
     fn run(self) {
-        /// Rows of B that are read side by side.
-        const DEEP: usize = 4;
-        let [i, j] = self.at;
+        let Pass { a, b, at: [i, j], k: first, run, width, sums } = self.0;
         let lanes = <E::Vector<S> as Vector>::LANES;
-        for sums in self.sums.iter_mut().take(M) {
-            sums[..self.width].fill(E::ZERO);
-        }
-        let end = self.k + self.run;
-        let mut k = self.k;
-        while k < end {
-            let deep = DEEP.min(end - k);
+        let mut k = first;
+        while k < first + run {
+            let deep = DEEP.min(first + run - k);
             let mut w = 0;
-            while w < self.width {
-                let n = lanes.min(self.width - w);
-                // SAFETY: `streamed` alone makes these, where its processor has `S`, with rows i.. and terms k.. of A and
-                // terms k.. and columns j.. of B that are there, and a width of at most `BLOCK`, within which w + n ends.
+            while w < width {
+                let n = lanes.min(width - w);
+                // SAFETY: as this is made, rows i.. + M and terms k.. + deep of A, and terms k.. + deep and columns j.. +
+                // width of B, are there, and M·width sums; w + n ≤ width.
                 unsafe {
                     let mut acc: [E::Vector<S>; M] =
-                        std::array::from_fn(|r| read::<S, E>(self.sums[r].as_ptr().add(w), n));
+                        std::array::from_fn(|r| read::<S, E>(sums.add(r * width + w), n));
+                    let term = |d: usize, acc: &mut [E::Vector<S>; M]| {
+                        let row = read::<S, E>(b.at(k + d, j + w), n);
+                        for (r, acc) in acc.iter_mut().enumerate() {
+                            let x = E::Vector::<S>::splat(a.at(i + r, k + d).read());
+                            *acc = x.mul_add(row, *acc);
+                        }
+                    };
                     if deep == DEEP {
                         for d in 0..DEEP {
-                            let row = read::<S, E>(self.b.at(k + d, j + w), n);
-                            for (r, acc) in acc.iter_mut().enumerate() {
-                                let x = E::Vector::<S>::splat(self.a.at(i + r, k + d).read());
-                                *acc = x.mul_add(row, *acc);
-                            }
+                            term(d, &mut acc);
                         }
                     } else {
                         for d in 0..deep {
-                            let row = read::<S, E>(self.b.at(k + d, j + w), n);
-                            for (r, acc) in acc.iter_mut().enumerate() {
-                                let x = E::Vector::<S>::splat(self.a.at(i + r, k + d).read());
-                                *acc = x.mul_add(row, *acc);
-                            }
+                            term(d, &mut acc);
                         }
                     }
-                    for (sums, acc) in self.sums.iter_mut().zip(acc) {
-                        let to = sums.as_mut_ptr().add(w);
+                    for (r, acc) in acc.into_iter().enumerate() {
+                        let to = sums.add(r * width + w);
                         if n == lanes { acc.store(to) } else { acc.store_part(to, n) }
                     }
                 }
@@ -335,6 +334,6 @@ unsafe fn read<S: Simd, E: Real>(from: *const E, n: usize) -> E::Vector<S> {
 fn activate<S: Simd, E: Real>(act: Unary, row: &mut [E]) {
     if act != Unary::Identity {
         // SAFETY: `S` is the instruction set this runs on, as its callers are called through `run` alone.
-        unsafe { S::outline(Activation::<S, E> { act, row, isa: std::marker::PhantomData }) };
+        unsafe { S::outline(Activation::<S, E> { act, row, isa: PhantomData }) };
     }
 }

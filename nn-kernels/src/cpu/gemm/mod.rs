@@ -7,6 +7,7 @@
 
 mod factors;
 mod few;
+mod routes;
 mod tile;
 
 use std::marker::PhantomData;
@@ -282,29 +283,33 @@ impl Way {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// The fastest for `m` × `k` times `k` × `n`, as it was measured.
+    /// The fastest for `m` × `k` times `k` × `n`, as it was [measured](routes).
     pub(crate) const fn new(m: usize, k: usize, n: usize) -> Self {
-        if k.saturating_mul(n) <= UNPACKED {
-            Self::Direct
-        } else if m <= 4 {
-            Self::Streamed
-        } else if m < 16 {
-            Self::Direct
-        } else {
-            Self::Packed
+        let (size, mut line, mut class) = (k.saturating_mul(n), 0, 0);
+        while line + 1 < routes::TABLE.len() && size > routes::TABLE[line].0 {
+            line += 1;
+        }
+        while class + 1 < routes::ROWS.len() && m > routes::ROWS[class] {
+            class += 1;
+        }
+        match routes::TABLE[line].1[class] {
+            b'S' => Self::Streamed,
+            b'P' => Self::Packed,
+            _ => Self::Direct,
         }
     }
 }
 
-/// What a layer's products are called, from one row to many.
+/// What a layer's products are called: the way of one row, and that of many if it is another.
 pub(crate) const fn route(k: usize, n: usize, transposed: bool) -> &'static str {
-    match (Way::new(1, k, n), Way::new(64, k, n)) {
-        _ if n == 0 || k == 0 => "none",
-        _ if transposed => "packed",
+    match (Way::new(1, k, n), Way::new(usize::MAX, k, n)) {
+        _ if transposed => Way::Packed.name(),
         _ if n <= NARROW => "narrow",
-        (Way::Direct, Way::Direct) => "direct",
+        (Way::Direct, Way::Direct) => Way::Direct.name(),
+        (Way::Direct, _) => "direct, many rows packed",
         (Way::Streamed, Way::Packed) => "streamed, many rows packed",
-        (one, _) => one.name(),
+        (Way::Streamed, _) => "streamed, many rows direct",
+        (Way::Packed, _) => Way::Packed.name(),
     }
 }
 

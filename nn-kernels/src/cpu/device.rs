@@ -79,7 +79,7 @@ families! {
             dx: Option<Out<'_, E>>, dw: Option<Out<'_, E>>, db: Option<Out<'_, E>>, scratch: Out<'_, E>
         );
         fn linear_add(s: &LinearSpec, x: In<'_, E>, w: In<'_, E>, y: Out<'_, E>);
-        const fn linear_route(s: LinearSpec) = gemm::Route::new(s.inputs, s.outputs, !s.transposed).name();
+        const fn linear_route(s: LinearSpec) = gemm::route(s.inputs, s.outputs, s.transposed);
     }
     Conv {
         fn conv2d(s: &Conv2dSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: Out<'_, E>, scratch: Out<'_, E>);

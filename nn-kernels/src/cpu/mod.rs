@@ -6,6 +6,7 @@
 #![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
 
 mod device;
+mod forced;
 mod isa;
 mod kernels;
 mod memory;
@@ -71,12 +72,33 @@ impl<E> std::fmt::Debug for Cpu<E> {
 impl<E> Cpu<E> {
     /// With the instruction set that the variable `NN_ISA` names (`portable`, `avx2`, `avx512` or `neon`),
     /// or else the fastest this machine has. A name this machine does not offer is an error.
+    ///
+    /// The variable `NN_ROUTE` forces routes, as [`forcing`](Self::forcing) does.
     pub fn new() -> Result<Self, DeviceError> {
         let isa = match std::env::var_os("NN_ISA") {
             Some(name) => Available::named(&name.to_string_lossy())?,
             None => Available::best(),
         };
-        Ok(Self { kernels: Kernels::new(isa) })
+        let device = Self { kernels: Kernels::new(isa) };
+        match std::env::var_os("NN_ROUTE") {
+            Some(routes) => device.forcing(&routes.to_string_lossy()),
+            None => Ok(device),
+        }
+    }
+
+    /// The same device with other kernels than those measured to be the fastest, to compare them. `linear` is one of `direct`,
+    /// `streamed` and `packed`. A route is taken wherever it can be; the results are the same bits.
+    ///
+    /// ```
+    /// use nn_kernels::Cpu;
+    /// let packed = Cpu::<f32>::new()?.forcing("linear=packed")?;
+    /// let error = packed.forcing("linear=slow").unwrap_err();
+    /// assert_eq!(error.to_string(), "route `linear=slow`: there is linear=direct, streamed, packed");
+    /// # Ok::<(), nn_kernels::DeviceError>(())
+    /// ```
+    pub fn forcing(mut self, routes: &str) -> Result<Self, DeviceError> {
+        self.kernels.forced = forced::Forced::parse(routes)?;
+        Ok(self)
     }
 
     /// With this instruction set, if this machine has it.

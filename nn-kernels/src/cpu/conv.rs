@@ -6,13 +6,16 @@ use super::patches::{Outputs, Patches, PatchesT, inside, pixel, within};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::size::{reach, size};
-use super::{Real, depthwise, kernels::Kernels};
+use super::{Real, depthwise, kernels::Kernels, sweep};
 use crate::ops::{Conv2dSpec, Unary};
 
 kernels! {
     fn channel_sums<E>(channels: usize, area: usize, first: usize, dy: &[E], db: &mut [E]);
     fn fold<E>(s: &Conv2dSpec, outputs: Range<usize>, cols: &[E], dx: &mut [E]);
 }
+
+/// Channels from which on registers of them are worth their lanes.
+const LANES: usize = 4;
 
 /// The way a convolution takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub(crate) enum Route {
     Depthwise,
     /// One tap, of every pixel: the image is the right factor as it lies.
     Pointwise,
+    /// A product of weights and the padded image as it lies.
+    Direct,
     /// A matrix product whose right factor is packed from the image.
     Gemm,
 }
@@ -34,6 +39,8 @@ impl Route {
             Self::Depthwise
         } else if once && whole && s.stride[0] == 1 && s.stride[1] == 1 {
             Self::Pointwise
+        } else if s.out_channels / s.groups >= LANES && sweep::fits(s) {
+            Self::Direct
         } else {
             Self::Gemm
         }
@@ -44,6 +51,7 @@ impl Route {
         match self {
             Self::Depthwise => "depthwise",
             Self::Pointwise => "pointwise gemm",
+            Self::Direct => "direct",
             Self::Gemm => "implicit gemm",
         }
     }
@@ -161,8 +169,10 @@ impl<E: Real> Kernels<E> {
         if y.is_empty() {
             return;
         }
-        if Route::new(s) == Route::Depthwise {
-            return depthwise::forward(self.isa, s, x, w, b, y);
+        match Route::new(s) {
+            Route::Depthwise => return depthwise::forward(self.isa, s, x, w, b, y),
+            Route::Direct => return sweep::outputs(self.isa, s, x, w, b, y),
+            Route::Pointwise | Route::Gemm => {}
         }
         let (isa, n) = (self.isa, Group::new(s));
         self.groups_of_images(s, &n, x, n.ic * n.inputs, y, n.oc * n.outputs, |g, threads, x, y| {
@@ -219,6 +229,9 @@ impl<E: Real> Kernels<E> {
             assert_eq!(dx.len(), x.len(), "conv2d_vjp: dx and x differ in length");
             match Route::new(s) {
                 Route::Depthwise => depthwise::input_gradient(self.isa, s, w, dy, dx),
+                Route::Direct if s.in_channels / s.groups >= LANES => {
+                    sweep::input_gradient(self.isa, s, w, dy, dx)
+                }
                 _ => self.conv2d_dx(s, w, dy, dx),
             }
         }
@@ -226,6 +239,7 @@ impl<E: Real> Kernels<E> {
             assert_eq!(dw.len(), w.len(), "conv2d_vjp: dw and w differ in length");
             match Route::new(s) {
                 Route::Depthwise => depthwise::weight_gradient(self.isa, s, x, dy, dw),
+                Route::Direct => sweep::weight_gradient(self.isa, s, x, dy, dw),
                 _ => self.conv2d_dw(s, x, dy, dw),
             }
         }
@@ -504,7 +518,8 @@ mod tests {
     #[test]
     fn routes_depend_on_the_layer_alone() {
         let one = [1, 1];
-        assert_eq!(Route::new(&spec(1, [3, 4], [8, 8], [3, 3])).name(), "implicit gemm");
+        assert_eq!(Route::new(&spec(1, [3, 4], [8, 8], [3, 3])).name(), "direct");
+        assert_eq!(Route::new(&spec(1, [4, 3], [8, 8], [3, 3])).name(), "implicit gemm");
         assert_eq!(Route::new(&spec(9, [3, 4], [8, 8], [1, 1])).name(), "pointwise gemm");
         assert_eq!(Route::new(&with(spec(1, [4, 4], [8, 8], [3, 3]), one, one, one, 4)).name(), "depthwise");
     }

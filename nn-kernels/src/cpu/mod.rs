@@ -23,6 +23,7 @@ mod attention;
 mod batch_norm;
 mod conv;
 mod depthwise;
+mod direct;
 mod elementwise;
 mod gated;
 mod gemm;
@@ -37,6 +38,7 @@ mod pool;
 mod random;
 mod recurrent;
 mod softmax;
+mod sweep;
 mod table;
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ kernels! {
 
 /// Terms that are summed in registers before they are added to C: a panel of the right factor this long leaves room in
 /// the first cache for the image.
-const TERMS: usize = 256;
+const TERMS: usize = 320;
 
 /// A product C = start + A·B, where A's element (m, p) is `x[at[m] + off[p]]`.
 pub(crate) struct Gathered<'a, E> {
@@ -272,7 +272,7 @@ fn pad_image<S: Simd, E: Real>(p: Padding, x: &[E], out: &mut [E]) {
 
 /// Copies a short row, for which a call would take longer.
 #[inline(always)]
-fn copy<S: Simd, E: Real>(from: &[E], to: &mut [E]) {
+pub(super) fn copy<S: Simd, E: Real>(from: &[E], to: &mut [E]) {
     let lanes = <E::Vector<S> as Vector>::LANES;
     let n = from.len();
     assert_eq!(n, to.len(), "rows of one length");

@@ -16,19 +16,19 @@ const PIECE: usize = 32 * 1024;
 
 /// The taps along an axis that some outputs see: an arithmetic sequence, as are the pixels they see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Taps {
-    count: usize,
+pub(super) struct Taps {
+    pub(super) count: usize,
     /// The kernel's first tap among them, and the distance of the next.
-    tap: usize,
-    tap_step: usize,
+    pub(super) tap: usize,
+    pub(super) tap_step: usize,
     /// The pixel that output 0 sees through the first, and the distance of the next tap's.
-    pixel: isize,
-    pixel_step: isize,
+    pub(super) pixel: isize,
+    pub(super) pixel_step: isize,
 }
 
 impl Taps {
     /// The first and the last pixel that output 0 sees.
-    fn seen(&self) -> (isize, isize) {
+    pub(super) fn seen(&self) -> (isize, isize) {
         let last = self.pixel + self.pixel_step * (self.count as isize - 1);
         (self.pixel.min(last), self.pixel.max(last))
     }
@@ -37,16 +37,16 @@ impl Taps {
 /// The outputs along an axis that see the same taps: from `first` on, `every` apart. Output number r of them sees pixels
 /// `step`·r beyond those that the first one sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Axis {
-    first: usize,
-    every: usize,
-    count: usize,
-    step: usize,
-    taps: Taps,
+pub(super) struct Axis {
+    pub(super) first: usize,
+    pub(super) every: usize,
+    pub(super) count: usize,
+    pub(super) step: usize,
+    pub(super) taps: Taps,
 }
 
 /// Outputs of y along an axis.
-fn forward(s: &Conv2dSpec, axis: usize) -> Axis {
+pub(super) fn forward(s: &Conv2dSpec, axis: usize) -> Axis {
     let dilation = s.dilation[axis];
     let pixel = -(s.padding[axis] as isize);
     let taps = Taps { count: s.kernel[axis], tap: 0, tap_step: 1, pixel, pixel_step: dilation as isize };
@@ -55,7 +55,7 @@ fn forward(s: &Conv2dSpec, axis: usize) -> Axis {
 
 /// Pixels of x along an axis whose distance from `phase` is a multiple of the stride, as outputs of the gradient: the
 /// "pixels" they see are those of dy.
-fn backward(s: &Conv2dSpec, axis: usize, phase: usize) -> Axis {
+pub(super) fn backward(s: &Conv2dSpec, axis: usize, phase: usize) -> Axis {
     let (stride, dilation) = (s.stride[axis], s.dilation[axis]);
     let count = s.input[axis].saturating_sub(phase).div_ceil(stride);
     // Pixel phase + stride·r meets output o at tap k where o·stride = phase + stride·r + padding − k·dilation.

@@ -4,7 +4,7 @@
 //! neighbouring outputs are neighbours. Sums stay in registers over all taps, and over all outputs for a weight.
 
 use super::Real;
-use super::direct::copy;
+use super::direct::{copy, zero};
 use super::isa::Available;
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
@@ -85,9 +85,7 @@ impl Sheet {
         let first = self.start[1].max(0) as usize;
         for (r, row) in sheet.chunks_exact_mut(self.row).enumerate() {
             let at = r as isize + self.start[0];
-            for v in &mut *row {
-                *v = E::ZERO;
-            }
+            zero::<S, E>(row);
             if at < 0 || at >= h as isize {
                 continue;
             }

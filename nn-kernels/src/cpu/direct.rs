@@ -254,35 +254,41 @@ fn pad_image<S: Simd, E: Real>(p: Padding, x: &[E], out: &mut [E]) {
     for (channel, out) in out.chunks_exact_mut(oh * ow).enumerate().take(p.channels) {
         for (r, out) in out.chunks_exact_mut(ow).enumerate() {
             if !rows.contains(&r) || cols.is_empty() {
-                out.fill(E::ZERO);
+                zero::<S, E>(out);
                 continue;
             }
             let from = (channel * h + r.wrapping_add_signed(p.first[0])) * w
                 + cols.start.wrapping_add_signed(p.first[1]);
             copy::<S, E>(&x[from..from + cols.len()], &mut out[cols.clone()]);
-            for v in &mut out[..cols.start] {
-                *v = E::ZERO;
-            }
-            for v in &mut out[cols.end..] {
-                *v = E::ZERO;
-            }
+            zero::<S, E>(&mut out[..cols.start]);
+            zero::<S, E>(&mut out[cols.end..]);
         }
     }
 }
 
-/// Copies a short row, for which a call would take longer.
+/// Copies a short row, for which a call would take longer. No masks: they are slow where they are written through.
 #[inline(always)]
 pub(super) fn copy<S: Simd, E: Real>(from: &[E], to: &mut [E]) {
     let lanes = <E::Vector<S> as Vector>::LANES;
     let n = from.len();
     assert_eq!(n, to.len(), "rows of one length");
+    if n < lanes {
+        let ((fours, rest), (from_fours, from_rest)) = (to.as_chunks_mut::<4>(), from.as_chunks::<4>());
+        for (to, from) in fours.iter_mut().zip(from_fours) {
+            *to = *from;
+        }
+        match (rest, from_rest) {
+            ([a], [x]) => *a = *x,
+            ([a, b], [x, y]) => (*a, *b) = (*x, *y),
+            ([a, b, c], [x, y, z]) => (*a, *b, *c) = (*x, *y, *z),
+            _ => {}
+        }
+        return;
+    }
     // SAFETY: `S` is the instruction set this runs on, as this is called through `run` alone; all that is read or
     // written lies before n.
     unsafe {
         let (from, to) = (from.as_ptr(), to.as_mut_ptr());
-        if n < lanes {
-            return E::Vector::<S>::load_part(from, n).store_part(to, n);
-        }
         let mut i = 0;
         while i + lanes <= n {
             E::Vector::<S>::load(from.add(i)).store(to.add(i));
@@ -291,6 +297,36 @@ pub(super) fn copy<S: Simd, E: Real>(from: &[E], to: &mut [E]) {
         if i < n {
             E::Vector::<S>::load(from.add(n - lanes)).store(to.add(n - lanes));
         }
+    }
+}
+
+/// Fills a short row with zeros, as [`copy`].
+#[inline(always)]
+pub(super) fn zero<S: Simd, E: Real>(to: &mut [E]) {
+    let lanes = <E::Vector<S> as Vector>::LANES;
+    let n = to.len();
+    if n < lanes {
+        let (fours, rest) = to.as_chunks_mut::<4>();
+        for to in fours {
+            *to = [E::ZERO; 4];
+        }
+        match rest {
+            [a] => *a = E::ZERO,
+            [a, b] => (*a, *b) = (E::ZERO, E::ZERO),
+            [a, b, c] => (*a, *b, *c) = (E::ZERO, E::ZERO, E::ZERO),
+            _ => {}
+        }
+        return;
+    }
+    // SAFETY: as in `copy`.
+    unsafe {
+        let (to, zero) = (to.as_mut_ptr(), E::Vector::<S>::splat(E::ZERO));
+        let mut i = 0;
+        while i + lanes <= n {
+            zero.store(to.add(i));
+            i += lanes;
+        }
+        zero.store(to.add(n - lanes));
     }
 }
 

@@ -36,7 +36,8 @@ fn whole(s: &Pool2dSpec, axis: usize) -> Range<usize> {
 /// Whether `v` becomes the maximum. A NaN wins too, and nothing wins against it.
 #[inline(always)]
 fn wins<E: Real>(v: E, best: E) -> bool {
-    v > best || is_nan(v) && !is_nan(best)
+    // No branch, so that the compiler can do it for a register of values.
+    (v > best) | (is_nan(v) & !is_nan(best))
 }
 
 #[inline(always)]
@@ -58,8 +59,18 @@ fn largest<E: Real>(w: usize, rows: Range<usize>, cols: Range<usize>, x: &[E]) -
     (best, at)
 }
 
-/// The maxima of whole windows, K×K and S apart, from the rows of x that start at `from` on. In each pass of the loop
-/// over the outputs they are independent, and the compiler makes vectors of them.
+/// What whole windows, K×K and S apart, see of the rows that start at `from` on: the value of tap (r, k) and output c is
+/// `[r][k][c][k % S]`. All views are of one length, for which the compiler needs no further checks; that may be one less
+/// than `n`, where the last window ends with the image.
+#[inline(always)]
+fn views<E, const K: usize, const S: usize>(w: usize, from: usize, x: &[E], n: usize) -> ([[&[[E; S]]; K]; K], usize) {
+    let row = |r: usize, k: usize| x[from + r * w + k / S * S..].as_chunks::<S>().0;
+    let n = n.min(row(K - 1, K - 1).len());
+    (std::array::from_fn(|r| std::array::from_fn(|k| &row(r, k)[..n])), n)
+}
+
+/// The maxima of whole windows, and how many there are. In each pass of the loop over the outputs they are independent,
+/// and the compiler makes vectors of them.
 #[inline(always)]
 fn largest_of<E: Real, const K: usize, const S: usize>(
     w: usize,
@@ -67,59 +78,40 @@ fn largest_of<E: Real, const K: usize, const S: usize>(
     x: &[E],
     y: &mut [E],
     argmax: Option<&mut [u32]>,
-) {
-    let n = y.len();
-    let rows: [&[E]; K] = std::array::from_fn(|k| &x[from + k * w..][..(n - 1) * S + K]);
-    let values =
-        |c: usize| -> [[E; K]; K] { std::array::from_fn(|r| std::array::from_fn(|k| rows[r][c * S + k])) };
+) -> usize {
+    let (x, n) = views::<E, K, S>(w, from, x, y.len());
+    let y = &mut y[..n];
     match argmax {
         Some(argmax) => {
-            for (c, (y, argmax)) in y.iter_mut().zip(&mut argmax[..n]).enumerate() {
-                let values = values(c);
-                let (mut best, mut at) = (values[0][0], 0);
+            let argmax = &mut argmax[..n];
+            for c in 0..n {
+                let (mut best, mut at) = (x[0][0][c][0], 0);
                 for r in 0..K {
                     for k in 0..K {
-                        let won = wins(values[r][k], best);
-                        best = if won { values[r][k] } else { best };
+                        let v = x[r][k][c][k % S];
+                        let won = wins(v, best);
+                        best = if won { v } else { best };
                         at = if won { (r * w + k) as u32 } else { at };
                     }
                 }
-                *y = best;
-                *argmax = at + (from + c * S) as u32;
+                y[c] = best;
+                argmax[c] = at + (from + c * S) as u32;
             }
         }
         None => {
-            for (c, y) in y.iter_mut().enumerate() {
-                let values = values(c);
-                let mut best = values[0][0];
-                for v in values.as_flattened() {
-                    best = if wins(*v, best) { *v } else { best };
+            for c in 0..n {
+                let mut best = x[0][0][c][0];
+                for r in 0..K {
+                    for k in 0..K {
+                        let v = x[r][k][c][k % S];
+                        best = if wins(v, best) { v } else { best };
+                    }
                 }
-                *y = best;
+                y[c] = best;
             }
         }
     }
-}
-
-/// [`largest_of`] for any window.
-#[inline(always)]
-fn largest_of_any<E: Real>(
-    [k, stride]: [[usize; 2]; 2],
-    w: usize,
-    from: usize,
-    x: &[E],
-    y: &mut [E],
-    argmax: Option<&mut [u32]>,
-) {
-    let mut argmax = argmax;
-    for (c, y) in y.iter_mut().enumerate() {
-        let (row, col) = (from / w, from % w + c * stride[1]);
-        let (best, at) = largest(w, row..row + k[0], col..col + k[1], x);
-        *y = best;
-        if let Some(argmax) = &mut argmax {
-            argmax[c] = at as u32;
-        }
-    }
+    n
 }
 
 #[inline(always)]
@@ -133,26 +125,26 @@ fn max_pool<S: Simd, E: Real>(s: Pool2dSpec, x: &[E], y: &mut [E], argmax: Optio
             let mut argmax = argmax
                 .as_mut()
                 .map(|argmax| &mut argmax[(plane * oh + row) * ow..(plane * oh + row + 1) * ow]);
-            let inner = if inner_rows.contains(&row) { inner_cols.clone() } else { 0..0 };
+            let mut inner = if inner_rows.contains(&row) { inner_cols.clone() } else { 0..0 };
+            if !inner.is_empty() {
+                let from = (row * s.stride[0] - s.padding[0]) * w + inner.start * s.stride[1] - s.padding[1];
+                let (y, argmax) =
+                    (&mut y[inner.clone()], argmax.as_mut().map(|argmax| &mut argmax[inner.clone()]));
+                let done = match (s.kernel, s.stride[1]) {
+                    ([2, 2], 2) => largest_of::<E, 2, 2>(w, from, x, y, argmax),
+                    ([3, 3], 2) => largest_of::<E, 3, 2>(w, from, x, y, argmax),
+                    ([2, 2], 1) => largest_of::<E, 2, 1>(w, from, x, y, argmax),
+                    ([3, 3], 1) => largest_of::<E, 3, 1>(w, from, x, y, argmax),
+                    _ => 0,
+                };
+                inner.end = inner.start + done;
+            }
             for c in (0..inner.start).chain(inner.end..ow) {
                 let (best, at) = largest(w, window(&s, 0, row), window(&s, 1, c), x);
                 y[c] = best;
                 if let Some(argmax) = &mut argmax {
                     argmax[c] = at as u32;
                 }
-            }
-            if inner.is_empty() {
-                continue;
-            }
-            let from = (row * s.stride[0] - s.padding[0]) * w + inner.start * s.stride[1] - s.padding[1];
-            let argmax = argmax.map(|argmax| &mut argmax[inner.clone()]);
-            let y = &mut y[inner];
-            match (s.kernel, s.stride[1]) {
-                ([2, 2], 2) => largest_of::<E, 2, 2>(w, from, x, y, argmax),
-                ([3, 3], 2) => largest_of::<E, 3, 2>(w, from, x, y, argmax),
-                ([2, 2], 1) => largest_of::<E, 2, 1>(w, from, x, y, argmax),
-                ([3, 3], 1) => largest_of::<E, 3, 1>(w, from, x, y, argmax),
-                _ => largest_of_any([s.kernel, s.stride], w, from, x, y, argmax),
             }
         }
     }
@@ -172,17 +164,19 @@ fn max_pool_vjp<S: Simd, E: Real>(s: Pool2dSpec, argmax: &[u32], dy: &[E], dx: &
 
 /// The means of whole windows, as [`largest_of`].
 #[inline(always)]
-fn means_of<E: Real, const K: usize, const S: usize>(w: usize, from: usize, x: &[E], y: &mut [E]) {
-    let rows: [&[E]; K] = std::array::from_fn(|k| &x[from + k * w..][..(y.len() - 1) * S + K]);
-    for (c, y) in y.iter_mut().enumerate() {
+fn means_of<E: Real, const K: usize, const S: usize>(w: usize, from: usize, x: &[E], y: &mut [E]) -> usize {
+    let (x, n) = views::<E, K, S>(w, from, x, y.len());
+    let y = &mut y[..n];
+    for c in 0..n {
         let mut sum = 0.0;
-        for row in rows {
+        for r in 0..K {
             for k in 0..K {
-                sum += row[c * S + k].to_f64();
+                sum += x[r][k][c][k % S].to_f64();
             }
         }
-        *y = E::from_f64(sum * const { 1.0 / (K * K) as f64 });
+        y[c] = E::from_f64(sum * const { 1.0 / (K * K) as f64 });
     }
+    n
 }
 
 #[inline(always)]
@@ -193,23 +187,23 @@ fn avg_pool<S: Simd, E: Real>(s: Pool2dSpec, x: &[E], y: &mut [E]) {
     let (inner_rows, inner_cols) = (whole(&s, 0), whole(&s, 1));
     for (x, y) in x.chunks_exact(h * w).zip(y.chunks_exact_mut(oh * ow)) {
         for (row, y) in y.chunks_exact_mut(ow).enumerate() {
-            let known = matches!((s.kernel, s.stride[1]), ([2, 2], 2) | ([3, 3], 1 | 2));
-            let inner = if known && inner_rows.contains(&row) { inner_cols.clone() } else { 0..0 };
+            let mut inner = if inner_rows.contains(&row) { inner_cols.clone() } else { 0..0 };
+            if !inner.is_empty() {
+                let from = (row * s.stride[0] - s.padding[0]) * w + inner.start * s.stride[1] - s.padding[1];
+                let y = &mut y[inner.clone()];
+                let done = match (s.kernel, s.stride[1]) {
+                    ([2, 2], 2) => means_of::<E, 2, 2>(w, from, x, y),
+                    ([3, 3], 1) => means_of::<E, 3, 1>(w, from, x, y),
+                    ([3, 3], 2) => means_of::<E, 3, 2>(w, from, x, y),
+                    _ => 0,
+                };
+                inner.end = inner.start + done;
+            }
             let rows = window(&s, 0, row);
             for c in (0..inner.start).chain(inner.end..ow) {
                 let cols = window(&s, 1, c);
                 let sums = rows.clone().map(|r| reduce::sum(&x[r * w + cols.start..r * w + cols.end], |v| v));
                 y[c] = E::from_f64(sums.sum::<f64>() * share);
-            }
-            if inner.is_empty() {
-                continue;
-            }
-            let from = (row * s.stride[0] - s.padding[0]) * w + inner.start * s.stride[1] - s.padding[1];
-            let y = &mut y[inner];
-            match (s.kernel[0], s.stride[1]) {
-                (2, _) => means_of::<E, 2, 2>(w, from, x, y),
-                (_, 1) => means_of::<E, 3, 1>(w, from, x, y),
-                _ => means_of::<E, 3, 2>(w, from, x, y),
             }
         }
     }

@@ -121,12 +121,22 @@ fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut
             }
             for i in rows.clone().step_by(ROW_TILES * S::ROWS) {
                 let is = i..(i + ROW_TILES * S::ROWS).min(rows.end);
-                if p.pack_a {
-                    for (panel, at) in
-                        a.chunks_exact_mut(S::ROWS * ks.len().max(1)).zip(is.clone().step_by(S::ROWS))
-                    {
-                        let tile = at..(at + S::ROWS).min(is.end);
-                        p.a.pack(p.isa, tile, ks.clone(), panel);
+                match &p.matrix {
+                    _ if !p.pack_a => {}
+                    // A tile reads rows that lie as rows as well as any; they only must not lie far apart.
+                    Some(m) if m.col == 1 => {
+                        for (row, i) in a.chunks_exact_mut(ks.len().max(1)).zip(is.clone()) {
+                            row.copy_from_slice(&m.data[i * m.row..][ks.clone()]);
+                        }
+                    }
+                    _ => {
+                        let mut at = is.start;
+                        while at < is.end {
+                            let tile = at..at + tile_rows::<S>(is.end - at);
+                            let panel = &mut a[(at - is.start) * ks.len()..][..tile.len() * ks.len()];
+                            at = tile.end;
+                            p.a.pack(p.isa, tile, ks.clone(), panel);
+                        }
                     }
                 }
                 tiles::<S, E>(p, is, js.clone(), ks.clone(), a, b);
@@ -163,6 +173,13 @@ impl<S: Simd, E: Real> Outlined for Activation<'_, S, E> {
     }
 }
 
+/// Rows of the next tile of so many that are left: as many as a tile has, but no remainder is left over that is much
+/// smaller, for a tile of few rows is slow.
+#[inline(always)]
+fn tile_rows<S: Simd>(left: usize) -> usize {
+    left.div_ceil(left.div_ceil(S::ROWS).max(1))
+}
+
 /// All tiles of one block, over one run of terms.
 #[inline(always)]
 fn tiles<S: Simd, E: Real>(
@@ -177,13 +194,14 @@ fn tiles<S: Simd, E: Real>(
     let width = S::VECTORS * lanes;
     // B as it lies is passed over row tile by row tile, so that tiles of few rows can be wide; of a packed B a
     // panel stays in the first cache while all of A passes by.
-    let (outer_i, outer_j) = if p.pack_b { (is.len(), width) } else { (S::ROWS, js.len()) };
-    for j0 in js.clone().step_by(outer_j.max(1)) {
-        for i0 in is.clone().step_by(outer_i.max(1)) {
-            let i1 = (i0 + outer_i).min(is.end);
-            for i in (i0..i1).step_by(S::ROWS) {
-                let rows = S::ROWS.min(i1 - i);
-                let j1 = (j0 + outer_j).min(js.end);
+    for j0 in js.clone().step_by(if p.pack_b { width } else { js.len().max(1) }) {
+        let mut i0 = is.start;
+        while i0 < is.end {
+            let i1 = if p.pack_b { is.end } else { i0 + tile_rows::<S>(is.end - i0) };
+            let mut i = i0;
+            while i < i1 {
+                let rows = tile_rows::<S>(i1 - i);
+                let j1 = if p.pack_b { (j0 + width).min(js.end) } else { js.end };
                 let mut j = j0;
                 while j < j1 {
                     let (vectors, last) = if p.pack_b {
@@ -194,6 +212,7 @@ fn tiles<S: Simd, E: Real>(
                     };
                     let (a, a_row, a_col) = match &p.matrix {
                         Some(a) if !p.pack_a => (a.at(i, ks.start), a.row, a.col),
+                        Some(m) if m.col == 1 => (a[(i - is.start) * ks.len()..].as_ptr(), ks.len(), 1),
                         _ => (a[(i - is.start) * ks.len()..].as_ptr(), 1, rows),
                     };
                     let (b, b_row) = match &p.direct {
@@ -221,7 +240,9 @@ fn tiles<S: Simd, E: Real>(
                     unsafe { any_tile::<S, E>(rows, vectors, t) };
                     j += (vectors - 1) * lanes + last;
                 }
+                i += rows;
             }
+            i0 = i1;
         }
     }
 }

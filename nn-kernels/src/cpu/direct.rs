@@ -17,6 +17,7 @@ kernels! {
     fn product_of<E>(p: &Gathered<'_, E>, c: &mut [E]);
     fn columns_of<E>(of: PhantomData<E>) -> [usize; 2];
     fn pad_image<E>(p: Padding, x: &[E], out: &mut [E]);
+    fn pad_parity<E>(p: Padding, x: &[E], out: &mut [E]);
     fn turn_rows<E>(from: &[E], from_row: usize, rows: usize, cols: usize, to: &mut [E], to_row: usize);
 }
 
@@ -234,6 +235,11 @@ impl Padding {
     pub(crate) fn pad<E: Real>(self, isa: Available, x: &[E], out: &mut [E]) {
         run::pad_image(isa, self, x, out);
     }
+
+    /// As [`pad`](Self::pad), with each row as its even columns and then its odd ones, as many as the piece's width each.
+    pub(crate) fn pad_by_parity<E: Real>(self, isa: Available, x: &[E], out: &mut [E]) {
+        run::pad_parity(isa, self, x, out);
+    }
 }
 
 /// The places of a piece along an axis that are pixels.
@@ -262,6 +268,45 @@ fn pad_image<S: Simd, E: Real>(p: Padding, x: &[E], out: &mut [E]) {
             copy::<S, E>(&x[from..from + cols.len()], &mut out[cols.clone()]);
             zero::<S, E>(&mut out[..cols.start]);
             zero::<S, E>(&mut out[cols.end..]);
+        }
+    }
+}
+
+#[inline(always)]
+fn pad_parity<S: Simd, E: Real>(p: Padding, x: &[E], out: &mut [E]) {
+    let ([h, w], [oh, ow]) = (p.input, p.size);
+    let rows = pixels(&p, 0);
+    let cols = {
+        let [from, to] =
+            [-p.first[1], w as isize - p.first[1]].map(|at| at.clamp(0, 2 * ow as isize) as usize);
+        from..to.max(from)
+    };
+    for (channel, out) in out.chunks_exact_mut(oh * 2 * ow).enumerate().take(p.channels) {
+        for (r, out) in out.chunks_exact_mut(2 * ow).enumerate() {
+            zero::<S, E>(out);
+            if !rows.contains(&r) || cols.is_empty() {
+                continue;
+            }
+            let from = (channel * h + r.wrapping_add_signed(p.first[0])) * w
+                + cols.start.wrapping_add_signed(p.first[1]);
+            let mut x = &x[from..from + cols.len()];
+            let (even, odd) = out.split_at_mut(ow);
+            let mut at = cols.start;
+            if at % 2 == 1
+                && let Some((first, rest)) = x.split_first()
+            {
+                odd[at / 2] = *first;
+                (x, at) = (rest, at + 1);
+            }
+            let (pairs, last) = x.as_chunks::<2>();
+            let n = pairs.len();
+            let (even, odd) = (&mut even[at / 2..], &mut odd[at / 2..]);
+            for ((pair, even), odd) in pairs.iter().zip(&mut even[..n]).zip(&mut odd[..n]) {
+                (*even, *odd) = (pair[0], pair[1]);
+            }
+            if let [last] = last {
+                even[n] = *last;
+            }
         }
     }
 }

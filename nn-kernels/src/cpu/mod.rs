@@ -40,6 +40,7 @@ mod recurrent;
 mod softmax;
 mod sweep;
 mod table;
+mod winograd;
 
 #[cfg(test)]
 mod testing;

@@ -63,7 +63,12 @@ fn largest<E: Real>(w: usize, rows: Range<usize>, cols: Range<usize>, x: &[E]) -
 /// `[r][k][c][k % S]`. All views are of one length, for which the compiler needs no further checks; that may be one less
 /// than `n`, where the last window ends with the image.
 #[inline(always)]
-fn views<E, const K: usize, const S: usize>(w: usize, from: usize, x: &[E], n: usize) -> ([[&[[E; S]]; K]; K], usize) {
+fn views<E, const K: usize, const S: usize>(
+    w: usize,
+    from: usize,
+    x: &[E],
+    n: usize,
+) -> ([[&[[E; S]]; K]; K], usize) {
     let row = |r: usize, k: usize| x[from + r * w + k / S * S..].as_chunks::<S>().0;
     let n = n.min(row(K - 1, K - 1).len());
     (std::array::from_fn(|r| std::array::from_fn(|k| &row(r, k)[..n])), n)

@@ -24,6 +24,7 @@ mod attention;
 mod batch_norm;
 mod conv;
 mod depthwise;
+mod direct;
 mod elementwise;
 mod gated;
 mod gemm;
@@ -38,7 +39,9 @@ mod pool;
 mod random;
 mod recurrent;
 mod softmax;
+mod sweep;
 mod table;
+mod winograd;
 
 #[cfg(test)]
 mod testing;

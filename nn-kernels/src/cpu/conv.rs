@@ -50,8 +50,33 @@ impl Route {
         }
     }
 
+    const ALL: [Self; 5] = [Self::Depthwise, Self::Pointwise, Self::Winograd, Self::Direct, Self::Gemm];
+
+    /// The one that is asked for, if it can do this layer, or else the fastest.
+    fn forced(asked: Option<Self>, s: &Conv2dSpec) -> Self {
+        asked.filter(|route| route.can(s)).unwrap_or(Self::new(s))
+    }
+
+    /// The one that is asked for by this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|route| route.asked() == name)
+    }
+
+    /// What it is asked for by.
+    fn asked(self) -> &'static str {
+        match self {
+            Self::Pointwise => "pointwise",
+            Self::Gemm => "gemm",
+            other => other.name(),
+        }
+    }
+
+    /// What there is to ask for, for messages.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::asked).join(", ")
+    }
+
     /// Whether it gives this layer's outputs, be it slowly.
-    #[cfg(test)]
     const fn can(self, s: &Conv2dSpec) -> bool {
         match self {
             Self::Depthwise => s.groups == s.in_channels && s.groups == s.out_channels,
@@ -181,7 +206,7 @@ impl<E: Real> Kernels<E> {
         y: &mut [E],
         _scratch: &mut [E],
     ) {
-        self.conv2d_by(Route::new(s), s, x, w, b, y);
+        self.conv2d_by(Route::forced(self.forced.conv, s), s, x, w, b, y);
     }
 
     /// [`conv2d`](Self::conv2d) in a certain way, which must be able to.
@@ -255,7 +280,7 @@ impl<E: Real> Kernels<E> {
         db: Option<&mut [E]>,
         _scratch: &mut [E],
     ) {
-        self.conv2d_vjp_by(Route::new(s), s, x, w, dy, dx, dw, db);
+        self.conv2d_vjp_by(Route::forced(self.forced.conv, s), s, x, w, dy, dx, dw, db);
     }
 
     /// [`conv2d_vjp`](Self::conv2d_vjp) in a certain way, which must be able to.
@@ -539,9 +564,7 @@ mod tests {
     }
 
     fn routes_agree<E: Real>(tolerance: impl Fn(usize) -> f64) {
-        const ALL: [Route; 5] =
-            [Route::Depthwise, Route::Pointwise, Route::Winograd, Route::Direct, Route::Gemm];
-        let mut taken = [0; ALL.len()];
+        let mut taken = [0; Route::ALL.len()];
         let specs = specs().into_iter().chain(odd_specs());
         for s in specs.take(if cfg!(miri) { 12 } else { usize::MAX }) {
             let case = Case::new(s);
@@ -549,7 +572,7 @@ mod tests {
             let (x, w, b, g) = (reals(&case.x), reals(&case.w), reals(&case.b), reals(&case.dy));
             let terms = w.len() / s.out_channels;
             let outputs = s.output[0] * s.output[1];
-            for (route, taken) in ALL.iter().zip(&mut taken).filter(|(route, _)| route.can(&s)) {
+            for (route, taken) in Route::ALL.iter().zip(&mut taken).filter(|(route, _)| route.can(&s)) {
                 *taken += 1;
                 for device in devices::<E>() {
                     let what = format!("{route:?} {device:?} {s:?}");

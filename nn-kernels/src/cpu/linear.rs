@@ -341,7 +341,8 @@ mod tests {
                 let b: Vec<f32> = reals(&random(3, s.outputs));
                 let dy: Vec<f32> = reals(&random(4, s.rows * s.outputs));
                 let run = |product| {
-                    let device = Kernels { forced: Forced { product }, ..device };
+                    let mut device = device;
+                    device.forced = Forced { product, ..Forced::default() };
                     let (mut y, mut sum) = (vec![f32::NAN; dy.len()], dy.clone());
                     device.linear(&s, &x, &w, Some(&b), &mut y);
                     device.linear_add(&LinearSpec { act: Unary::Identity, ..s }, &x, &w, &mut sum);

@@ -275,57 +275,47 @@ impl<S: Simd, E: Real, const M: usize, const DEEP: usize> Outlined for PassOf<'_
     fn run(self) {
         let Pass { a, b, at: [i, j], k: first, run, width, sums } = self.0;
         let lanes = <E::Vector<S> as Vector>::LANES;
+        let whole = width / lanes * lanes;
+        // A macro, for a closure might be a function of its own, without the instruction set's features.
+        macro_rules! columns {
+            ($w:ident, $deep:expr, $k:ident, $load:expr, $store:expr) => {
+                let mut acc: [E::Vector<S>; M] = [E::Vector::<S>::splat(E::ZERO); M];
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    *acc = $load(sums.add(r * width + $w));
+                }
+                for d in 0..$deep {
+                    let row = $load(b.at($k + d, j + $w));
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        *acc = E::Vector::<S>::splat(a.at(i + r, $k + d).read()).mul_add(row, *acc);
+                    }
+                }
+                for (r, acc) in acc.into_iter().enumerate() {
+                    $store(acc, sums.add(r * width + $w));
+                }
+            };
+        }
         let mut k = first;
         while k < first + run {
             let deep = DEEP.min(first + run - k);
-            let mut w = 0;
-            while w < width {
-                let n = lanes.min(width - w);
-                // SAFETY: as this is made, rows i.. + M and terms k.. + deep of A, and terms k.. + deep and columns j.. +
-                // width of B, are there, and M·width sums; w + n ≤ width.
-                unsafe {
-                    let mut acc: [E::Vector<S>; M] =
-                        std::array::from_fn(|r| read::<S, E>(sums.add(r * width + w), n));
-                    let term = |d: usize, acc: &mut [E::Vector<S>; M]| {
-                        let row = read::<S, E>(b.at(k + d, j + w), n);
-                        for (r, acc) in acc.iter_mut().enumerate() {
-                            let x = E::Vector::<S>::splat(a.at(i + r, k + d).read());
-                            *acc = x.mul_add(row, *acc);
-                        }
-                    };
+            // SAFETY: as this is made, rows i.. + M and terms k.. + deep of A, and terms k.. + deep and columns j.. + width
+            // of B, are there, and M·width sums. A register's lanes end within `whole`, and the rest is less than one.
+            unsafe {
+                let mut w = 0;
+                while w < whole {
                     if deep == DEEP {
-                        for d in 0..DEEP {
-                            term(d, &mut acc);
-                        }
+                        columns!(w, DEEP, k, E::Vector::<S>::load, E::Vector::<S>::store);
                     } else {
-                        for d in 0..deep {
-                            term(d, &mut acc);
-                        }
+                        columns!(w, deep, k, E::Vector::<S>::load, E::Vector::<S>::store);
                     }
-                    for (r, acc) in acc.into_iter().enumerate() {
-                        let to = sums.add(r * width + w);
-                        if n == lanes { acc.store(to) } else { acc.store_part(to, n) }
-                    }
+                    w += lanes;
                 }
-                w += n;
+                if w < width {
+                    let n = width - w;
+                    columns!(w, deep, k, |p| E::Vector::<S>::load_part(p, n), |v: E::Vector<S>, p| v
+                        .store_part(p, n));
+                }
             }
             k += deep;
-        }
-    }
-}
-
-/// A register, or the first `n` of its lanes.
-///
-/// # Safety
-/// The processor has the instruction set, and `n` values, no more than the lanes, may be read.
-#[inline(always)]
-unsafe fn read<S: Simd, E: Real>(from: *const E, n: usize) -> E::Vector<S> {
-    // SAFETY: the caller's.
-    unsafe {
-        if n == <E::Vector<S> as Vector>::LANES {
-            E::Vector::<S>::load(from)
-        } else {
-            E::Vector::<S>::load_part(from, n)
         }
     }
 }

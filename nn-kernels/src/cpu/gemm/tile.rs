@@ -120,24 +120,27 @@ impl<S: Simd, E: Real, const M: usize> Outlined for NarrowRows<S, E, M> {
         unsafe {
             let zero = E::Vector::<S>::splat(E::ZERO);
             let mut acc = [[zero; CHAINS]; M];
-            let term = |p: usize, chain: usize, acc: &mut [[E::Vector<S>; CHAINS]; M]| {
-                let b = E::Vector::<S>::load_part(t.b.add(p * t.b_row), t.n);
-                for (m, acc) in acc.iter_mut().enumerate() {
-                    let x = E::Vector::<S>::splat(t.a.add(m * t.a_row + p).read());
-                    acc[chain] = x.mul_add(b, acc[chain]);
-                }
-            };
+            // A macro, for a closure might be a function of its own, without the instruction set's features.
+            macro_rules! term {
+                ($p:expr, $chain:expr) => {
+                    let b = E::Vector::<S>::load_part(t.b.add($p * t.b_row), t.n);
+                    for (m, acc) in acc.iter_mut().enumerate() {
+                        let x = E::Vector::<S>::splat(t.a.add(m * t.a_row + $p).read());
+                        acc[$chain] = x.mul_add(b, acc[$chain]);
+                    }
+                };
+            }
             let whole = t.k / CHAINS * CHAINS;
             let mut p = 0;
             while p < whole {
-                term(p, 0, &mut acc);
-                term(p + 1, 1, &mut acc);
-                term(p + 2, 2, &mut acc);
-                term(p + 3, 3, &mut acc);
+                term!(p, 0);
+                term!(p + 1, 1);
+                term!(p + 2, 2);
+                term!(p + 3, 3);
                 p += CHAINS;
             }
             for (chain, p) in (whole..t.k).enumerate() {
-                term(p, chain, &mut acc);
+                term!(p, chain);
             }
             for (m, acc) in acc.iter().enumerate() {
                 let sum = acc[0].add(acc[1]).add(acc[2].add(acc[3]));

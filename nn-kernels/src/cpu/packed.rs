@@ -28,6 +28,8 @@ const BYTES: usize = 256 * 1024;
 /// How far ahead weights are asked for, in bytes.
 const AHEAD: usize = 1024;
 
+/// Bytes that come from memory together.
+const LINE: usize = 64;
 /// Elements of x that are passed over again and again.
 const CACHED: usize = 32 * 1024;
 
@@ -35,6 +37,8 @@ const CACHED: usize = 32 * 1024;
 trait Packed {
     /// Inputs that are summed before the sum is added to that of all.
     const RUN: usize;
+    /// Whether every run is of so many, so that the loop over it can be unrolled.
+    const WHOLE: bool;
     /// Where a tile's weights for input `term` lie, in bytes from where those of its run do.
     fn term(term: usize) -> usize;
     /// Those of `LANES` outputs from `column` of the tile on, before they are scaled.
@@ -57,6 +61,7 @@ trait Packed {
 struct Bf16;
 impl Packed for Bf16 {
     const RUN: usize = gemm::KC;
+    const WHOLE: bool = false;
     #[inline(always)]
     fn term(term: usize) -> usize {
         2 * TILE * term
@@ -81,6 +86,7 @@ impl Packed for Bf16 {
 struct F16;
 impl Packed for F16 {
     const RUN: usize = gemm::KC;
+    const WHOLE: bool = false;
     #[inline(always)]
     fn term(term: usize) -> usize {
         2 * TILE * term
@@ -105,6 +111,7 @@ impl Packed for F16 {
 struct Q8;
 impl Packed for Q8 {
     const RUN: usize = BLOCK;
+    const WHOLE: bool = true;
     #[inline(always)]
     fn term(term: usize) -> usize {
         // After the scales.
@@ -245,19 +252,23 @@ unsafe fn piece<S: Simd, E: Real, P: Packed, const M: usize, const V: usize>(p: 
     let tile = &p.w[at.tile * packing.tile(inputs)..][..packing.tile(inputs)];
     let x = &p.x[at.row * inputs..][..M * inputs];
     let first = at.tile * TILE + at.column;
-    // SAFETY: the caller has the instruction set. A tile holds the runs of all inputs, and of each all 32 columns, among
-    // them `column` and those after it. x holds M rows of all inputs.
+    debug_assert!(!P::WHOLE || inputs.is_multiple_of(P::RUN), "whole runs");
+    // SAFETY: the caller has the instruction set. A tile holds the runs of all inputs, which are whole where P says
+    // so, as `check` has seen; and of each all 32 columns, among them `column` and those after it. x holds M rows of all
+    // inputs.
     unsafe {
         let zero = E::Vector::<S>::splat(E::ZERO);
         let mut all = [[zero; V]; M];
         let mut run = tile.as_ptr();
         for k in (0..inputs).step_by(P::RUN) {
-            let terms = P::RUN.min(inputs - k);
+            let terms = if P::WHOLE { P::RUN } else { P::RUN.min(inputs - k) };
             let mut sums = [[zero; V]; M];
             let x = x.as_ptr().add(k);
             for term in 0..terms {
                 let from = run.add(P::term(term));
-                S::prefetch(from.wrapping_add(AHEAD));
+                if P::term(term).is_multiple_of(LINE) {
+                    S::prefetch(from.wrapping_add(AHEAD));
+                }
                 // The fewer of the two are held in registers.
                 if V < M {
                     let mut weights = [zero; V];

@@ -16,4 +16,12 @@ pub enum DeviceError {
         /// What may be asked for here, separated by commas.
         offered: String,
     },
+    /// `NN_ROUTE`, or [`Cpu::forcing`](crate::Cpu::forcing), names a route that does not exist.
+    #[error("route `{asked}`: there is {offered}")]
+    UnknownRoute {
+        /// The part that is not understood.
+        asked: String,
+        /// What may be asked for, separated by commas.
+        offered: String,
+    },
 }

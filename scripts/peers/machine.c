@@ -31,12 +31,16 @@ static float multiply_adds(void) {
     return all;
 }
 
+/* From several places at once, which is faster than from one. */
 static float reads(const vec *from, size_t n) {
-    vec sum[4] = {{0}, {0}, {0}, {0}};
-    for (size_t i = 0; i + 4 <= n; i += 4)
-        for (int c = 0; c < 4; c++) sum[c] += from[i + c];
+    enum { PLACES = 8 };
+    vec sum[PLACES] = {{0}};
+    size_t part = n / PLACES;
+    for (size_t i = 0; i < part; i++)
+#pragma GCC unroll 8
+        for (int c = 0; c < PLACES; c++) sum[c] += from[c * part + i];
     float all = 0;
-    for (int c = 0; c < 4; c++)
+    for (int c = 0; c < PLACES; c++)
         for (int l = 0; l < LANES; l++) all += sum[c][l];
     return all;
 }

@@ -6,13 +6,16 @@ use super::patches::{Outputs, Patches, PatchesT, inside, pixel, within};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::size::{reach, size};
-use super::{Real, depthwise, kernels::Kernels};
+use super::{Real, depthwise, kernels::Kernels, sweep, winograd};
 use crate::ops::{Conv2dSpec, Unary};
 
 kernels! {
     fn channel_sums<E>(channels: usize, area: usize, first: usize, dy: &[E], db: &mut [E]);
     fn fold<E>(s: &Conv2dSpec, outputs: Range<usize>, cols: &[E], dx: &mut [E]);
 }
+
+/// Channels from which on registers of them are worth their lanes.
+const LANES: usize = 4;
 
 /// The way a convolution takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +24,10 @@ pub(crate) enum Route {
     Depthwise,
     /// One tap, of every pixel: the image is the right factor as it lies.
     Pointwise,
+    /// 3×3 taps by transforms that need fewer products.
+    Winograd,
+    /// A product of weights and the padded image as it lies.
+    Direct,
     /// A matrix product whose right factor is packed from the image.
     Gemm,
 }
@@ -34,8 +41,49 @@ impl Route {
             Self::Depthwise
         } else if once && whole && s.stride[0] == 1 && s.stride[1] == 1 {
             Self::Pointwise
+        } else if winograd::suits(s) && sweep::fits(s) {
+            Self::Winograd
+        } else if s.out_channels / s.groups >= LANES && sweep::fits(s) {
+            Self::Direct
         } else {
             Self::Gemm
+        }
+    }
+
+    const ALL: [Self; 5] = [Self::Depthwise, Self::Pointwise, Self::Winograd, Self::Direct, Self::Gemm];
+
+    /// The one that is asked for, if it can do this layer, or else the fastest.
+    fn forced(asked: Option<Self>, s: &Conv2dSpec) -> Self {
+        asked.filter(|route| route.can(s)).unwrap_or(Self::new(s))
+    }
+
+    /// The one that is asked for by this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|route| route.asked() == name)
+    }
+
+    /// What it is asked for by.
+    fn asked(self) -> &'static str {
+        match self {
+            Self::Pointwise => "pointwise",
+            Self::Gemm => "gemm",
+            other => other.name(),
+        }
+    }
+
+    /// What there is to ask for, for messages.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::asked).join(", ")
+    }
+
+    /// Whether it gives this layer's outputs, be it slowly.
+    const fn can(self, s: &Conv2dSpec) -> bool {
+        match self {
+            Self::Depthwise => s.groups == s.in_channels && s.groups == s.out_channels,
+            Self::Pointwise => matches!(Self::new(s), Self::Pointwise),
+            Self::Winograd => winograd::can(s) && sweep::fits(s),
+            Self::Direct => sweep::fits(s),
+            Self::Gemm => true,
         }
     }
 
@@ -44,6 +92,8 @@ impl Route {
         match self {
             Self::Depthwise => "depthwise",
             Self::Pointwise => "pointwise gemm",
+            Self::Winograd => "winograd",
+            Self::Direct => "direct",
             Self::Gemm => "implicit gemm",
         }
     }
@@ -156,13 +206,29 @@ impl<E: Real> Kernels<E> {
         y: &mut [E],
         _scratch: &mut [E],
     ) {
+        self.conv2d_by(Route::forced(self.forced.conv, s), s, x, w, b, y);
+    }
+
+    /// [`conv2d`](Self::conv2d) in a certain way, which must be able to.
+    pub(crate) fn conv2d_by(
+        &self,
+        route: Route,
+        s: &Conv2dSpec,
+        x: &[E],
+        w: &[E],
+        b: Option<&[E]>,
+        y: &mut [E],
+    ) {
         check("conv2d", s, x, w, y.len());
         b.inspect(|b| assert_eq!(b.len(), s.out_channels, "conv2d: the bias is not out_channels"));
         if y.is_empty() {
             return;
         }
-        if Route::new(s) == Route::Depthwise {
-            return depthwise::forward(self.isa, s, x, w, b, y);
+        match route {
+            Route::Depthwise => return depthwise::forward(self.isa, s, x, w, b, y),
+            Route::Winograd => return winograd::outputs(self.isa, s, x, w, b, y),
+            Route::Direct => return sweep::outputs(self.isa, s, x, w, b, y),
+            Route::Pointwise | Route::Gemm => {}
         }
         let (isa, n) = (self.isa, Group::new(s));
         self.groups_of_images(s, &n, x, n.ic * n.inputs, y, n.oc * n.outputs, |g, threads, x, y| {
@@ -214,18 +280,38 @@ impl<E: Real> Kernels<E> {
         db: Option<&mut [E]>,
         _scratch: &mut [E],
     ) {
+        self.conv2d_vjp_by(Route::forced(self.forced.conv, s), s, x, w, dy, dx, dw, db);
+    }
+
+    /// [`conv2d_vjp`](Self::conv2d_vjp) in a certain way, which must be able to.
+    pub(crate) fn conv2d_vjp_by(
+        &self,
+        route: Route,
+        s: &Conv2dSpec,
+        x: &[E],
+        w: &[E],
+        dy: &[E],
+        dx: Option<&mut [E]>,
+        dw: Option<&mut [E]>,
+        db: Option<&mut [E]>,
+    ) {
         check("conv2d_vjp", s, x, w, dy.len());
         if let Some(dx) = dx {
             assert_eq!(dx.len(), x.len(), "conv2d_vjp: dx and x differ in length");
-            match Route::new(s) {
+            match route {
                 Route::Depthwise => depthwise::input_gradient(self.isa, s, w, dy, dx),
+                Route::Winograd => winograd::input_gradient(self.isa, s, w, dy, dx),
+                Route::Direct if s.in_channels / s.groups >= LANES => {
+                    sweep::input_gradient(self.isa, s, w, dy, dx)
+                }
                 _ => self.conv2d_dx(s, w, dy, dx),
             }
         }
         if let Some(dw) = dw {
             assert_eq!(dw.len(), w.len(), "conv2d_vjp: dw and w differ in length");
-            match Route::new(s) {
+            match route {
                 Route::Depthwise => depthwise::weight_gradient(self.isa, s, x, dy, dw),
+                Route::Direct | Route::Winograd => sweep::weight_gradient(self.isa, s, x, dy, dw),
                 _ => self.conv2d_dw(s, x, dy, dw),
             }
         }
@@ -449,6 +535,75 @@ mod tests {
         matches::<f64>(3e-15);
     }
 
+    /// Sizes that no tile divides, at the channels and batches where edges lie.
+    fn odd_specs() -> Vec<Conv2dSpec> {
+        let one = [1, 1];
+        let mut specs = Vec::new();
+        for (batch, channels) in [(1, [1, 17]), (3, [3, 1]), (1, [17, 3]), (3, [17, 17])] {
+            for (input, kernel) in [([7, 10], [3, 3]), ([6, 5], [1, 1]), ([9, 6], [3, 2]), ([1, 11], [1, 5])]
+            {
+                for (stride, padding, dilation) in [
+                    (one, [0, 0], one),
+                    (one, one, one),
+                    ([2, 2], one, one),
+                    ([2, 3], [2, 0], [1, 2]),
+                    (one, [4, 3], one),
+                ] {
+                    let padded: [usize; 2] = std::array::from_fn(|a| input[a] + 2 * padding[a]);
+                    if (0..2).all(|a| padded[a] > dilation[a] * (kernel[a] - 1)) {
+                        specs.push(with(spec(batch, channels, input, kernel), stride, padding, dilation, 1));
+                    }
+                }
+            }
+        }
+        specs.push(with(spec(3, [6, 34], [5, 8], [3, 3]), one, one, one, 2));
+        specs.push(with(spec(1, [34, 36], [9, 7], [3, 3]), one, one, one, 1));
+        specs.push(with(spec(3, [17, 17], [9, 37], [3, 3]), [2, 2], one, one, 17));
+        specs.push(with(spec(3, [3, 3], [8, 21], [5, 5]), one, [2, 2], one, 3));
+        specs
+    }
+
+    fn routes_agree<E: Real>(tolerance: impl Fn(usize) -> f64) {
+        let mut taken = [0; Route::ALL.len()];
+        let specs = specs().into_iter().chain(odd_specs());
+        for s in specs.take(if cfg!(miri) { 12 } else { usize::MAX }) {
+            let case = Case::new(s);
+            let [y, dx, dw, db] = case.expected();
+            let (x, w, b, g) = (reals(&case.x), reals(&case.w), reals(&case.b), reals(&case.dy));
+            let terms = w.len() / s.out_channels;
+            let outputs = s.output[0] * s.output[1];
+            for (route, taken) in Route::ALL.iter().zip(&mut taken).filter(|(route, _)| route.can(&s)) {
+                *taken += 1;
+                for device in devices::<E>() {
+                    let what = format!("{route:?} {device:?} {s:?}");
+                    let (mut found_y, mut found_dx) =
+                        (vec![E::lit(f64::NAN); y.len()], vec![E::lit(f64::NAN); x.len()]);
+                    let (mut found_dw, mut found_db) = (vec![E::ONE; w.len()], vec![E::ONE; b.len()]);
+                    device.conv2d_by(*route, &s, &x, &w, Some(&b), &mut found_y);
+                    assert_close(&found_y, &y, tolerance(terms), &format!("y {what}"));
+                    let (gx, gw, gb) = (&mut found_dx[..], &mut found_dw[..], &mut found_db[..]);
+                    device.conv2d_vjp_by(*route, &s, &x, &w, &g, Some(gx), Some(gw), Some(gb));
+                    assert_close(&found_dx, &dx, tolerance(terms), &format!("dx {what}"));
+                    assert_close(&found_dw, &dw, tolerance(s.batch * outputs), &format!("dw {what}"));
+                    assert_close(&found_db, &db, tolerance(s.batch * outputs), &format!("db {what}"));
+                    if *route == Route::Direct {
+                        // Few channels of x take another way by themselves.
+                        found_dx.fill(E::lit(f64::NAN));
+                        sweep::input_gradient(device.isa, &s, &w, &g, &mut found_dx);
+                        assert_close(&found_dx, &dx, tolerance(terms), &format!("dx {what}"));
+                    }
+                }
+            }
+        }
+        assert!(cfg!(miri) || taken.iter().all(|taken| *taken > 0), "{taken:?}");
+    }
+
+    #[test]
+    fn all_routes_give_the_same_within_rounding() {
+        routes_agree::<f32>(|terms| 2e-6 * (terms as f64).sqrt());
+        routes_agree::<f64>(|_| 1e-12);
+    }
+
     #[test]
     fn the_gradients_are_those_of_the_outputs() {
         for s in specs().into_iter().take(7) {
@@ -474,6 +629,9 @@ mod tests {
             with(spec(1, [16, 64], [30, 30], [3, 3]), one, one, one, 1),
             with(spec(3, [64, 64], [16, 16], [3, 3]), one, one, one, 64),
             with(spec(3, [32, 64], [16, 16], [3, 3]), one, one, one, 16),
+            with(spec(9, [32, 33], [13, 12], [3, 3]), one, one, one, 1),
+            with(spec(1, [32, 80], [13, 12], [3, 3]), one, one, one, 1),
+            with(spec(9, [16, 32], [14, 14], [3, 3]), [2, 2], one, one, 1),
         ] {
             let case = Case::new(s);
             for device in devices::<f32>() {
@@ -485,7 +643,7 @@ mod tests {
 
     #[test]
     fn an_image_has_the_same_bits_alone_and_in_a_batch() {
-        for s in specs().into_iter().filter(|s| s.batch > 1) {
+        for s in specs().into_iter().chain(odd_specs()).filter(|s| s.batch > 1) {
             let case = Case::new(s);
             let last = Case {
                 s: Conv2dSpec { batch: 1, ..s },
@@ -504,7 +662,13 @@ mod tests {
     #[test]
     fn routes_depend_on_the_layer_alone() {
         let one = [1, 1];
-        assert_eq!(Route::new(&spec(1, [3, 4], [8, 8], [3, 3])).name(), "implicit gemm");
+        assert_eq!(Route::new(&spec(1, [3, 4], [8, 8], [3, 3])).name(), "direct");
+        assert_eq!(Route::new(&spec(1, [4, 3], [8, 8], [3, 3])).name(), "implicit gemm");
+        assert_eq!(Route::new(&spec(9, [64, 32], [8, 8], [3, 3])).name(), "winograd");
+        assert_eq!(
+            Route::new(&with(spec(1, [64, 32], [8, 8], [3, 3]), [2, 2], one, one, 1)).name(),
+            "direct"
+        );
         assert_eq!(Route::new(&spec(9, [3, 4], [8, 8], [1, 1])).name(), "pointwise gemm");
         assert_eq!(Route::new(&with(spec(1, [4, 4], [8, 8], [3, 3]), one, one, one, 4)).name(), "depthwise");
     }

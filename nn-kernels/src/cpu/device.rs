@@ -81,7 +81,7 @@ families! {
         fn linear_add(s: &LinearSpec, x: In<'_, E>, w: In<'_, E>, y: Out<'_, E>);
         fn packed_linear(s: &PackedSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: Out<'_, E>);
         fn packed_linear_vjp(s: &PackedSpec, w: In<'_, E>, dy: In<'_, E>, dx: Out<'_, E>);
-        const fn linear_route(s: LinearSpec) = gemm::Route::new(s.inputs, s.outputs, !s.transposed).name();
+        const fn linear_route(s: LinearSpec) = gemm::route(s.inputs, s.outputs, s.transposed);
     }
     Conv {
         fn conv2d(s: &Conv2dSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: Out<'_, E>, scratch: Out<'_, E>);

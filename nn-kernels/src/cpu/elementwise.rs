@@ -25,7 +25,6 @@ const GELU_TANH: (f64, f64) = (0.797_884_560_802_865_4, 0.044_715);
 /// f(x).
 #[inline(always)]
 fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
-    let (one, half) = (E::ONE, E::lit(0.5));
     match f {
         Unary::Identity => x,
         // Not `max`, which would lose a NaN.
@@ -39,11 +38,13 @@ fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
         Unary::Tanh => math::tanh::<S, E>(x),
         Unary::Sigmoid => sigmoid::<S, E>(x),
         Unary::Silu => x * sigmoid::<S, E>(x),
-        Unary::Gelu => half * x * (one + math::erf::<S, E>(x * E::lit(std::f64::consts::FRAC_1_SQRT_2))),
-        Unary::GeluTanh => {
-            let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
-            half * x * (one + math::tanh::<S, E>(root * (x + cube * x * x * x)))
+        // x·Φ(x), where Φ(x) = 1 − Φ(−x) on the positive side.
+        Unary::Gelu => {
+            let positive = if x > E::ZERO { x } else { E::ZERO };
+            (-x.abs()).mul_add::<S>(math::normal_tail::<S, E>(x), positive)
         }
+        // ½·(1 + tanh u) is the sigmoid of 2u.
+        Unary::GeluTanh => x * sigmoid::<S, E>(gelu_tanh_inner::<S, E>(x)),
         Unary::Mish => x * mish_tanh::<S, E>(x).0,
         Unary::Elu => {
             if x > E::ZERO {
@@ -61,7 +62,7 @@ fn value<S: Simd, E: Real>(f: Unary, x: E) -> E {
 /// f′(x), given y = f(x) where [`Unary::needs_y`] says so and x where [`Unary::needs_x`] does.
 #[inline(always)]
 fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
-    let (one, half) = (E::ONE, E::lit(0.5));
+    let one = E::ONE;
     match f {
         Unary::Identity => one,
         Unary::Relu => {
@@ -79,20 +80,15 @@ fn slope<S: Simd, E: Real>(f: Unary, x: E, y: E) -> E {
             let s = sigmoid::<S, E>(x);
             s * (one + x * (one - s))
         }
-        Unary::Gelu => {
-            let cdf = half * (one + math::erf::<S, E>(x * E::lit(std::f64::consts::FRAC_1_SQRT_2)));
-            // 1/√(2π).
-            let pdf = E::lit(0.398_942_280_401_432_7) * math::exp::<S, E>(-half * x * x);
-            x.mul_add::<S>(pdf, cdf)
-        }
+        Unary::Gelu => x.mul_add::<S>(math::normal_pdf::<S, E>(x), math::normal_cdf::<S, E>(x)),
         Unary::GeluTanh => {
-            let (root, cube) = (E::lit(GELU_TANH.0), E::lit(GELU_TANH.1));
-            let t = math::tanh::<S, E>(root * (x + cube * x * x * x));
-            let inner = root * (one + E::lit(3.0) * cube * x * x);
-            // 1 − t² is 0 far out, where x·inner may be infinite: their product must be 0, not NaN.
-            let tail = one - t * t;
-            let bend = if tail > E::ZERO { half * x * tail * inner } else { half * x * tail };
-            half * (one + t) + bend
+            let s = sigmoid::<S, E>(gelu_tanh_inner::<S, E>(x));
+            let (root, cube) = (2.0 * GELU_TANH.0, 6.0 * GELU_TANH.0 * GELU_TANH.1);
+            let inner = (x * x).mul_add::<S>(E::lit(cube), E::lit(root));
+            // s·(1 − s) is 0 far out, where x·inner may be infinite: their product must be 0, not NaN.
+            let tail = s * (one - s);
+            let bend = if tail > E::ZERO { x * tail * inner } else { x * tail };
+            s + bend
         }
         Unary::Mish => {
             let (t, dt) = mish_tanh::<S, E>(x);
@@ -129,6 +125,13 @@ fn mish_tanh<S: Simd, E: Real>(x: E) -> (E, E) {
     let w = e * (e + E::lit(2.0));
     let r = E::ONE / (w + E::lit(2.0));
     if far { (E::ONE, E::ZERO) } else { (w * r, E::lit(4.0) * (w + E::ONE) * r * r) }
+}
+
+/// 2·√(2/π)·(x + 0.044715·x³), of the tanh form of GELU.
+#[inline(always)]
+fn gelu_tanh_inner<S: Simd, E: Real>(x: E) -> E {
+    let (root, cube) = (2.0 * GELU_TANH.0, 2.0 * GELU_TANH.0 * GELU_TANH.1);
+    x * (x * x).mul_add::<S>(E::lit(cube), E::lit(root))
 }
 
 /// Calls the macro with each function as a constant, so that each loop has one function in it.
@@ -187,12 +190,77 @@ macro_rules! for_each_unary {
     };
 }
 
+/// Elements that are taken at once. The registers' constants are then shared by some vectors, and what is left over at
+/// the end is computed as a block too.
+const BLOCK: usize = 16;
+
+/// y = f(x), y = f(y, x) or y = f(x, z) for each element. This is no function of a closure, which would not be inlined: `f`
+/// is large before it is known which function it is.
+macro_rules! blockwise {
+    ($y:ident = |$a:ident in $x:ident| $f:expr) => {
+        let ((x, x_rest), (y, y_rest)) = ($x.as_chunks::<BLOCK>(), $y.as_chunks_mut::<BLOCK>());
+        for (y, x) in y.iter_mut().zip(x) {
+            for (y, &$a) in y.iter_mut().zip(x) {
+                *y = $f;
+            }
+        }
+        if !y_rest.is_empty() {
+            let mut block = filled(x_rest);
+            for y in &mut block {
+                let $a = *y;
+                *y = $f;
+            }
+            y_rest.copy_from_slice(&block[..y_rest.len()]);
+        }
+    };
+    ($y:ident = |$a:ident, $b:ident in $x:ident| $f:expr) => {
+        let ((x, x_rest), (y, y_rest)) = ($x.as_chunks::<BLOCK>(), $y.as_chunks_mut::<BLOCK>());
+        for (y, x) in y.iter_mut().zip(x) {
+            for (y, &$b) in y.iter_mut().zip(x) {
+                let $a = *y;
+                *y = $f;
+            }
+        }
+        if !y_rest.is_empty() {
+            let (mut block, x) = (filled(y_rest), filled(x_rest));
+            for (y, $b) in block.iter_mut().zip(x) {
+                let $a = *y;
+                *y = $f;
+            }
+            y_rest.copy_from_slice(&block[..y_rest.len()]);
+        }
+    };
+    ($y:ident = |$a:ident in $x:ident, $b:ident in $z:ident| $f:expr) => {
+        let ((x, x_rest), (z, z_rest)) = ($x.as_chunks::<BLOCK>(), $z.as_chunks::<BLOCK>());
+        let (y, y_rest) = $y.as_chunks_mut::<BLOCK>();
+        for ((y, x), z) in y.iter_mut().zip(x).zip(z) {
+            for ((y, &$a), &$b) in y.iter_mut().zip(x).zip(z) {
+                *y = $f;
+            }
+        }
+        if !y_rest.is_empty() {
+            let (mut block, z) = (filled(x_rest), filled(z_rest));
+            for (y, $b) in block.iter_mut().zip(z) {
+                let $a = *y;
+                *y = $f;
+            }
+            y_rest.copy_from_slice(&block[..y_rest.len()]);
+        }
+    };
+}
+
+/// A block that starts with these values.
+#[inline(always)]
+fn filled<E: Real>(x: &[E]) -> [E; BLOCK] {
+    let mut block = [E::ZERO; BLOCK];
+    block[..x.len()].copy_from_slice(x);
+    block
+}
+
 #[inline(always)]
 fn unary<S: Simd, E: Real>(f: Unary, x: &[E], y: &mut [E]) {
     for_each_unary!(f, |g| {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = value::<S, E>(g, x);
-        }
+        blockwise!(y = |x in x| value::<S, E>(g, x));
     });
 }
 
@@ -210,9 +278,7 @@ pub(crate) fn unary_in_place<S: Simd, E: Real>(f: Unary, y: &mut [E]) {
 #[inline(always)]
 fn slope_in_place<S: Simd, E: Real>(f: Unary, dy: &[E], z: &mut [E]) {
     for_each_unary!(f, |g| {
-        for (z, &dy) in z.iter_mut().zip(dy) {
-            *z = pulled::<S, E>(g, *z, *z, dy);
-        }
+        blockwise!(z = |z, dy in dy| pulled::<S, E>(g, z, z, dy));
     });
 }
 
@@ -220,9 +286,7 @@ fn slope_in_place<S: Simd, E: Real>(f: Unary, dy: &[E], z: &mut [E]) {
 #[inline(always)]
 fn unary_slope<S: Simd, E: Real>(f: Unary, known: &[E], dy: &[E], dx: &mut [E]) {
     for_each_unary!(f, |g| {
-        for ((dx, &known), &dy) in dx.iter_mut().zip(known).zip(dy) {
-            *dx = pulled::<S, E>(g, known, known, dy);
-        }
+        blockwise!(dx = |known in known, dy in dy| pulled::<S, E>(g, known, known, dy));
     });
 }
 

@@ -1,5 +1,6 @@
 use std::marker::PhantomData;
 
+use super::forced::Forced;
 use super::isa::Available;
 
 /// The kernels, generic in their element type: each file of this folder adds those of its family.
@@ -7,12 +8,13 @@ use super::isa::Available;
 /// [`Cpu`](super::Cpu) offers them for `f32` and `f64`.
 pub struct Kernels<E> {
     pub(crate) isa: Available,
+    pub(crate) forced: Forced,
     elem: PhantomData<fn() -> E>,
 }
 
 impl<E> Kernels<E> {
     pub(crate) fn new(isa: Available) -> Self {
-        Self { isa, elem: PhantomData }
+        Self { isa, forced: Forced::default(), elem: PhantomData }
     }
 }
 

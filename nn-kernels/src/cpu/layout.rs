@@ -2,12 +2,14 @@ use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::size::{reach, size};
-use super::{Real, kernels::Kernels};
+use super::{Real, kernels::Kernels, math};
 use crate::ops::{Block, PermuteSpec, RopeSpec, SinusoidSpec};
 
 kernels! {
     fn permute<E>(loops: Loops, x: &[E], y: &mut [E]);
-    fn rope<E>(s: RopeSpec, inverse: bool, first: usize, frequencies: &[f64], x: &[E], y: &mut [E]);
+    fn turns<E>(inverse: bool, first: usize, frequencies: &[f64], turns: &mut [E]);
+    fn rope<E>(s: RopeSpec, first: usize, turns: &[E], x: &[E], y: &mut [E]);
+    fn sinusoids<E>(first: usize, frequencies: &[f64], y: &mut [E]);
 }
 
 /// A sample's reordering as loops: for each axis of the result how long it is and how far its neighbours are
@@ -67,36 +69,80 @@ fn permute<S: Simd, E: Real>(loops: Loops, x: &[E], y: &mut [E]) {
     }
 }
 
+/// The sine and the cosine of a position's angle.
 #[inline(always)]
-fn rope<S: Simd, E: Real>(
-    s: RopeSpec,
-    inverse: bool,
-    first: usize,
-    frequencies: &[f64],
-    x: &[E],
-    y: &mut [E],
-) {
-    let token = s.heads * s.dim;
-    let half = s.rotary / 2;
-    let (gap, step) = if s.interleaved { (1, 2) } else { (half, 1) };
-    for (r, (x, y)) in x.chunks_exact(token).zip(y.chunks_exact_mut(token)).enumerate() {
-        if s.rotary < s.dim {
-            for (x, y) in x.chunks_exact(s.dim).zip(y.chunks_exact_mut(s.dim)) {
-                y[s.rotary..].copy_from_slice(&x[s.rotary..]);
+fn turn<S: Simd>(angle: f64) -> (f64, f64) {
+    if angle.abs() < math::SIN_COS_END { math::sin_cos::<S>(angle) } else { angle.sin_cos() }
+}
+
+/// For each position from `first` on, a row of cosines and one of sines; or of those of the angles' negatives.
+#[inline(always)]
+fn turns<S: Simd, E: Real>(inverse: bool, first: usize, frequencies: &[f64], turns: &mut [E]) {
+    let sign = if inverse { -1.0 } else { 1.0 };
+    let half = frequencies.len();
+    for (r, turns) in turns.chunks_exact_mut(2 * half).enumerate() {
+        let position = (first + r) as f64;
+        let (cosines, sines) = turns.split_at_mut(half);
+        let far = frequencies.iter().any(|f| (position * f).abs() >= math::SIN_COS_END);
+        let each = cosines.iter_mut().zip(sines).zip(frequencies);
+        if far {
+            for ((c, s), frequency) in each {
+                let (sin, cos) = turn::<S>(position * frequency);
+                (*c, *s) = (E::from_f64(cos), E::from_f64(sign * sin));
             }
-        }
-        let position = (s.offset + (first + r) % s.seq) as f64;
-        for (j, frequency) in frequencies.iter().enumerate() {
-            let (sin, cos) = (position * frequency).sin_cos();
-            let (sin, cos) = (E::from_f64(if inverse { -sin } else { sin }), E::from_f64(cos));
-            for head in 0..s.heads {
-                let at = head * s.dim + j * step;
-                let (a, b) = (x[at], x[at + gap]);
-                y[at] = a * cos - b * sin;
-                y[at + gap] = b * cos + a * sin;
+        } else {
+            for ((c, s), frequency) in each {
+                let (sin, cos) = math::sin_cos::<S>(position * frequency);
+                (*c, *s) = (E::from_f64(cos), E::from_f64(sign * sin));
             }
         }
     }
+}
+
+/// `turns` are those of the positions of a sequence; `first` is the number of the first row.
+#[inline(always)]
+fn rope<S: Simd, E: Real>(s: RopeSpec, first: usize, turns: &[E], x: &[E], y: &mut [E]) {
+    let token = s.heads * s.dim;
+    for (r, (x, y)) in x.chunks_exact(token).zip(y.chunks_exact_mut(token)).enumerate() {
+        let position = (first + r) % s.seq;
+        let (cosines, sines) = turns[position * s.rotary..(position + 1) * s.rotary].split_at(s.rotary / 2);
+        for (x, y) in x.chunks_exact(s.dim).zip(y.chunks_exact_mut(s.dim)) {
+            let ((x, x_rest), (y, y_rest)) = (x.split_at(s.rotary), y.split_at_mut(s.rotary));
+            y_rest.copy_from_slice(x_rest);
+            if s.interleaved {
+                let pairs = y.as_chunks_mut::<2>().0.iter_mut().zip(x.as_chunks::<2>().0);
+                for ((y, &[a, b]), (&cos, &sin)) in pairs.zip(cosines.iter().zip(sines)) {
+                    *y = [a * cos - b * sin, b * cos + a * sin];
+                }
+            } else {
+                let ((a, b), (y, z)) = (x.split_at(s.rotary / 2), y.split_at_mut(s.rotary / 2));
+                let values = y.iter_mut().zip(z).zip(a.iter().zip(b));
+                for (((y, z), (&a, &b)), (&cos, &sin)) in values.zip(cosines.iter().zip(sines)) {
+                    (*y, *z) = (a * cos - b * sin, b * cos + a * sin);
+                }
+            }
+        }
+    }
+}
+
+/// Pairs of a sine and a cosine, for each position from `first` on.
+#[inline(always)]
+fn sinusoids<S: Simd, E: Real>(first: usize, frequencies: &[f64], y: &mut [E]) {
+    for (t, y) in y.chunks_exact_mut(2 * frequencies.len()).enumerate() {
+        for (pair, frequency) in y.as_chunks_mut::<2>().0.iter_mut().zip(frequencies) {
+            let (sin, cos) = turn::<S>((first + t) as f64 * frequency);
+            *pair = [E::from_f64(sin), E::from_f64(cos)];
+        }
+    }
+}
+
+/// theta^(−2j/dim).
+fn frequencies(theta: f64, dim: usize) -> Scratch<f64> {
+    let mut frequencies = Scratch::new(dim / 2);
+    for (j, frequency) in frequencies.iter_mut().enumerate() {
+        *frequency = theta.powf(-2.0 * j as f64 / dim as f64);
+    }
+    frequencies
 }
 
 #[track_caller]
@@ -174,17 +220,12 @@ impl<E: Real> Kernels<E> {
         assert!(s.first.checked_add(s.rows).is_some(), "sinusoids: positions from {} on overflow", s.first);
         let len = size("sinusoids", &[s.rows, s.dim]);
         assert_eq!(y.len(), len, "sinusoids: y is not {} tokens of {} values", s.rows, s.dim);
-        // An angle costs some fifty times a value's move.
-        let grain = (rows_per_task(s.dim) / 50).max(1);
+        let (isa, first) = (self.isa, s.first);
+        let frequencies = &frequencies(s.theta, s.dim)[..];
+        // An angle costs some ten times a value's move.
+        let grain = (rows_per_task(s.dim) / 10).max(1);
         par::split(s.rows, grain, Rows(y, s.dim), &|row, y: Rows<&mut [E]>| {
-            for (t, y) in y.0.chunks_exact_mut(s.dim).enumerate() {
-                let position = (s.first + row + t) as f64;
-                for (j, pair) in y.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                    let angle = position * s.theta.powf(-2.0 * j as f64 / s.dim as f64);
-                    let (sin, cos) = angle.sin_cos();
-                    *pair = [E::from_f64(sin), E::from_f64(cos)];
-                }
-            }
+            run::sinusoids(isa, first + row, frequencies, y.0)
         });
     }
 
@@ -209,15 +250,18 @@ impl<E: Real> Kernels<E> {
             return;
         }
         let (isa, s) = (self.isa, *s);
-        let mut frequencies = Scratch::<f64>::new(s.rotary / 2);
-        for (j, frequency) in frequencies.iter_mut().enumerate() {
-            *frequency = s.theta.powf(-2.0 * j as f64 / s.rotary as f64);
-        }
-        let frequencies = &frequencies[..];
+        let frequencies = &frequencies(s.theta, s.rotary)[..];
+        // A sequence's, once for the whole batch and all heads.
+        let positions = s.seq.min(s.rows);
+        let mut turns = Scratch::<E>::new(size("rope", &[positions, s.rotary]));
         // An angle costs some ten times a product.
-        let grain = (rows_per_task(token) / 10).max(1);
-        par::split(s.rows, grain, (Rows(x, token), Rows(y, token)), &|first, (x, y)| {
-            run::rope(isa, s, inverse, first, frequencies, x.0, y.0)
+        let grain = (rows_per_task(s.rotary) / 10).max(1);
+        par::split(positions, grain, Rows(&mut turns[..], s.rotary), &|first, turns: Rows<&mut [E]>| {
+            run::turns(isa, inverse, s.offset + first, frequencies, turns.0)
+        });
+        let turns = &turns[..];
+        par::split(s.rows, rows_per_task(token), (Rows(x, token), Rows(y, token)), &|first, (x, y)| {
+            run::rope(isa, s, first, turns, x.0, y.0)
         });
     }
 }

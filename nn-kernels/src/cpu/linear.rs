@@ -18,8 +18,13 @@ fn check<E>(name: &str, s: &LinearSpec, x: &[E], w: &[E], y: usize, b: Option<us
 
 impl<E: Real> Kernels<E> {
     pub(crate) fn affine(&self, s: &LinearSpec, act: Unary, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E]) {
-        let start = b.map_or(Start::Zero, Start::Row);
-        gemm::matrices(self.isa, Mat::new(x, s.rows, s.inputs), weight(s, w), start, act, y);
+        let (x, w) = (Mat::new(x, s.rows, s.inputs), weight(s, w));
+        // By the layer alone, and not by the batch, for the order of the sum is another.
+        if s.outputs <= gemm::NARROW && !s.transposed {
+            gemm::narrow_product(self.isa, x, w, b, act, y);
+        } else {
+            gemm::matrices(self.isa, self.forced.product, x, w, b.map_or(Start::Zero, Start::Row), act, y);
+        }
     }
 }
 
@@ -33,7 +38,7 @@ impl<E: Real> Kernels<E> {
         check("linear_add", s, x, w, y.len(), None);
         assert_eq!(s.act, Unary::Identity, "linear_add: an activation");
         let x = Mat::new(x, s.rows, s.inputs);
-        gemm::matrices(self.isa, x, weight(s, w), Start::Add, Unary::Identity, y);
+        gemm::matrices(self.isa, self.forced.product, x, weight(s, w), Start::Add, Unary::Identity, y);
     }
 
     pub(crate) fn linear_vjp(
@@ -68,13 +73,21 @@ impl<E: Real> Kernels<E> {
         let z = Mat::new(dz, s.rows, s.outputs);
         if let Some(dx) = dx {
             assert_eq!(dx.len(), x.len(), "linear_vjp: dx and x differ in length");
-            gemm::matrices(self.isa, z, weight(s, w).t(), Start::Zero, Unary::Identity, dx);
+            gemm::matrices(
+                self.isa,
+                self.forced.product,
+                z,
+                weight(s, w).t(),
+                Start::Zero,
+                Unary::Identity,
+                dx,
+            );
         }
         if let Some(dw) = dw {
             assert_eq!(dw.len(), w.len(), "linear_vjp: dw and w differ in length");
             let x = Mat::new(x, s.rows, s.inputs);
             let (a, b) = if s.transposed { (z.t(), x) } else { (x.t(), z) };
-            gemm::matrices(self.isa, a, b, Start::Add, Unary::Identity, dw);
+            gemm::matrices(self.isa, self.forced.product, a, b, Start::Add, Unary::Identity, dw);
         }
         if let Some(db) = db {
             assert_eq!(db.len(), s.outputs, "linear_vjp: db is not outputs");
@@ -88,6 +101,8 @@ impl<E: Real> Kernels<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::forced::Forced;
+    use crate::cpu::gemm::Way;
     use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
 
     const ACTS: [Unary; 4] =
@@ -317,9 +332,42 @@ mod tests {
     }
 
     #[test]
+    fn every_way_gives_the_same_bits() {
+        for device in devices::<f32>() {
+            for s in shapes() {
+                let s = LinearSpec { act: Unary::Tanh, ..s };
+                let x: Vec<f32> = reals(&random(1, s.rows * s.inputs));
+                let w: Vec<f32> = reals(&random(2, s.inputs * s.outputs));
+                let b: Vec<f32> = reals(&random(3, s.outputs));
+                let dy: Vec<f32> = reals(&random(4, s.rows * s.outputs));
+                let run = |product| {
+                    let mut device = device;
+                    device.forced = Forced { product, ..Forced::default() };
+                    let (mut y, mut sum) = (vec![f32::NAN; dy.len()], dy.clone());
+                    device.linear(&s, &x, &w, Some(&b), &mut y);
+                    device.linear_add(&LinearSpec { act: Unary::Identity, ..s }, &x, &w, &mut sum);
+                    let (mut dx, mut dw) = (vec![f32::NAN; x.len()], vec![0.5; w.len()]);
+                    let mut scratch = vec![f32::NAN; dy.len()];
+                    let (gx, gw) = (Some(&mut dx[..]), Some(&mut dw[..]));
+                    device.linear_vjp(&s, &x, &w, Some(&b), &y, &dy, gx, gw, None, &mut scratch);
+                    [y, sum, dx, dw]
+                };
+                let measured = run(None);
+                for way in [Way::Direct, Way::Streamed, Way::Packed] {
+                    assert!(run(Some(way)) == measured, "{device:?} {way:?} {s:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_route_depends_on_the_layer_alone() {
-        assert_eq!(<crate::Cpu<f32> as crate::ops::Linear>::linear_route(&spec(1, 64, 64)), "small");
-        assert_eq!(<crate::Cpu<f32> as crate::ops::Linear>::linear_route(&spec(1, 784, 512)), "gemm");
+        let route = |s: LinearSpec| <crate::Cpu<f32> as crate::ops::Linear>::linear_route(&s);
+        assert_eq!(route(spec(1, 64, 64)), "direct");
+        assert_eq!(route(spec(1, 784, 512)), "streamed, many rows packed");
+        assert_eq!(route(spec(9, 784, 512)), "streamed, many rows packed");
+        assert_eq!(route(spec(1, 784, 4)), "narrow");
+        assert_eq!(route(LinearSpec { transposed: true, ..spec(1, 64, 64) }), "packed");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use super::norm::rows_of;
 use super::par::{self, GRAIN, Rows, rows_per_task};
 use super::simd::{Simd, kernels};
-use super::{Real, kernels::Kernels, math, reduce};
+use super::{Real, kernels::Kernels, math, reduce, softmax};
 use crate::ops::Reduction;
 
 kernels! {
@@ -35,7 +35,7 @@ struct CrossEntropy {
 /// Σ over rows of −(1 − s)·log p[target] − s·mean(log p), and its gradient scale·(p − (1 − s)·onehot − s/classes).
 #[inline(always)]
 fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx: Option<&mut [E]>) -> f64 {
-    let mut total = 0.0;
+    let (mut total, mut room) = (0.0, [E::ZERO; softmax::PART]);
     let mut dx = dx.map(|dx| dx.chunks_exact_mut(c.classes));
     for (x, &target) in x.chunks_exact(c.classes).zip(target) {
         let dx = dx.as_mut().and_then(Iterator::next);
@@ -45,30 +45,29 @@ fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx:
             }
             continue;
         }
-        let hit = x[target as usize].to_f64();
+        let hit = x[target as usize];
         let max = reduce::max(x);
         let share = c.smoothing / c.classes as f64;
-        let sum = reduce::sum(x, |v| exp::<S, E>(E::from_f64(v) - max));
+        let sum = match dx {
+            None => softmax::sum_of_powers::<S, E>(max, x, &mut room),
+            Some(dx) => {
+                let sum = softmax::powers::<S, E>(max, x, dx);
+                let (scale, shift) = (E::from_f64(c.scale / sum), E::from_f64(c.scale * share));
+                for dx in &mut *dx {
+                    *dx = *dx * scale - shift;
+                }
+                let p = math::exp::<S, E>(hit - max).to_f64() / sum;
+                dx[target as usize] = E::from_f64(c.scale * (p - share - (1.0 - c.smoothing)));
+                sum
+            }
+        };
         let log = max.to_f64() + sum.ln();
-        total += (1.0 - c.smoothing) * (log - hit);
+        total += (1.0 - c.smoothing) * (log - hit.to_f64());
         if share != 0.0 {
             total += share * reduce::sum(x, |v| log - v);
         }
-        if let Some(dx) = dx {
-            for (dx, x) in dx.iter_mut().zip(x) {
-                *dx = E::from_f64(c.scale * (exp::<S, E>(*x - max) / sum - share));
-            }
-            let p = exp::<S, E>(x[target as usize] - max) / sum;
-            dx[target as usize] = E::from_f64(c.scale * (p - share - (1.0 - c.smoothing)));
-        }
     }
     total
-}
-
-/// eˣ of an element, in double precision.
-#[inline(always)]
-fn exp<S: Simd, E: Real>(x: E) -> f64 {
-    math::exp::<S, E>(x).to_f64()
 }
 
 impl<E: Real> Kernels<E> {

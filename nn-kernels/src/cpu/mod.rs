@@ -6,6 +6,7 @@
 #![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
 
 mod device;
+mod forced;
 mod isa;
 mod kernels;
 mod memory;
@@ -23,6 +24,7 @@ mod attention;
 mod batch_norm;
 mod conv;
 mod depthwise;
+mod direct;
 mod elementwise;
 mod gated;
 mod gemm;
@@ -38,7 +40,9 @@ mod pool;
 mod random;
 mod recurrent;
 mod softmax;
+mod sweep;
 mod table;
+mod winograd;
 
 #[cfg(test)]
 mod testing;
@@ -72,12 +76,34 @@ impl<E> std::fmt::Debug for Cpu<E> {
 impl<E> Cpu<E> {
     /// With the instruction set that the variable `NN_ISA` names (`portable`, `avx2`, `avx512` or `neon`),
     /// or else the fastest this machine has. A name this machine does not offer is an error.
+    ///
+    /// The variable `NN_ROUTE` forces routes, as [`forcing`](Self::forcing) does.
     pub fn new() -> Result<Self, DeviceError> {
         let isa = match std::env::var_os("NN_ISA") {
             Some(name) => Available::named(&name.to_string_lossy())?,
             None => Available::best(),
         };
-        Ok(Self { kernels: Kernels::new(isa) })
+        let device = Self { kernels: Kernels::new(isa) };
+        match std::env::var_os("NN_ROUTE") {
+            Some(routes) => device.forcing(&routes.to_string_lossy()),
+            None => Ok(device),
+        }
+    }
+
+    /// The same device with other kernels than those measured to be the fastest, to compare them. For `linear` there
+    /// are `direct`, `streamed` and `packed`, which give the same bits; for `conv2d`, `depthwise`, `pointwise`, `winograd`, `direct` and
+    /// `gemm`, which agree within rounding. Several are separated by commas. A route is taken wherever it can be.
+    ///
+    /// ```
+    /// use nn_kernels::Cpu;
+    /// let packed = Cpu::<f32>::new()?.forcing("linear=packed")?;
+    /// let error = packed.forcing("linear=slow").unwrap_err();
+    /// assert_eq!(error.to_string(), "route `linear=slow`: there is linear=direct, streamed, packed");
+    /// # Ok::<(), nn_kernels::DeviceError>(())
+    /// ```
+    pub fn forcing(mut self, routes: &str) -> Result<Self, DeviceError> {
+        self.kernels.forced = forced::Forced::parse(routes)?;
+        Ok(self)
     }
 
     /// With this instruction set, if this machine has it.

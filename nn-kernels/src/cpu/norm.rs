@@ -1,201 +1,302 @@
 use super::par::{self, Rows, rows_per_task};
+use super::reduce::{read, write};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::size::size;
+use super::vector::Vector;
 use super::{Real, batch_norm, kernels::Kernels, reduce};
 use crate::ops::BatchNormSpec;
 
 kernels! {
     fn column_sums<E>(cols: usize, first: usize, x: &[E], y: &mut [E]);
-    fn layer_norm<E>(cols: usize, eps: f64, x: &[E], gamma: Option<&[E]>, beta: Option<&[E]>, y: &mut [E], stats: Option<&mut [E]>);
-    fn row_means<E>(cols: usize, x: &[E], means: &mut [f64]);
-    fn layer_norm_dx<E>(cols: usize, x: &[E], gamma: Option<&[E]>, means: &[f64], stats: &[E], dy: &[E], dx: &mut [E]);
-    fn layer_norm_dgamma<E>(cols: usize, first: usize, x: &[E], means: &[f64], stats: &[E], dy: &[E], dgamma: &mut [E]);
-    fn rms_norm<E>(cols: usize, eps: f64, x: &[E], gamma: Option<&[E]>, y: &mut [E], stats: Option<&mut [E]>);
-    fn rms_norm_dx<E>(cols: usize, x: &[E], gamma: Option<&[E]>, stats: &[E], dy: &[E], dx: &mut [E]);
-    fn rms_norm_dgamma<E>(cols: usize, first: usize, x: &[E], stats: &[E], dy: &[E], dgamma: &mut [E]);
+    fn normalise<E>(norm: Norm, x: &[E], gamma: Option<&[E]>, beta: Option<&[E]>, y: &mut [E], stats: Option<&mut [E]>);
+    fn normalise_vjp<E>(norm: Norm, x: &[E], gamma: Option<&[E]>, stats: &[E], dy: &[E], dx: Option<&mut [E]>, sums: &mut [E], totals: &mut [f64]);
 }
 
-/// Mean and 1/√(variance + eps) of a row.
-#[inline(always)]
-fn moments<E: Real>(eps: f64, x: &[E]) -> (f64, f64) {
-    let n = x.len() as f64;
-    let mean = reduce::sum(x, |v| v) / n;
-    let variance = reduce::sum(x, |v| (v - mean) * (v - mean)) / n;
-    (mean, 1.0 / (variance + eps).sqrt())
-}
-
-/// y = (x − mean)·rstd·γ + β. In double precision, or a large mean would leave only its rounding.
-#[inline(always)]
-fn affine_row<E: Real>(mean: f64, rstd: f64, x: &[E], gamma: Option<&[E]>, beta: Option<&[E]>, y: &mut [E]) {
-    match (gamma, beta) {
-        (None, None) => {
-            for (y, x) in y.iter_mut().zip(x) {
-                *y = E::from_f64((x.to_f64() - mean) * rstd);
-            }
-        }
-        (Some(gamma), None) => {
-            for ((y, x), g) in y.iter_mut().zip(x).zip(gamma) {
-                *y = E::from_f64((x.to_f64() - mean) * rstd * g.to_f64());
-            }
-        }
-        (None, Some(beta)) => {
-            for ((y, x), b) in y.iter_mut().zip(x).zip(beta) {
-                *y = E::from_f64((x.to_f64() - mean) * rstd + b.to_f64());
-            }
-        }
-        (Some(gamma), Some(beta)) => {
-            for (((y, x), g), b) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
-                *y = E::from_f64((x.to_f64() - mean) * rstd * g.to_f64() + b.to_f64());
-            }
-        }
-    }
-}
-
-/// dx = rstd·(g − mean(g)·`centred` − x̂·mean(g·x̂)), with g = dy·γ.
-#[inline(always)]
-fn slope_row<E: Real>(
-    centred: bool,
-    mean: f64,
-    rstd: f64,
-    x: &[E],
-    gamma: Option<&[E]>,
-    dy: &[E],
-    dx: &mut [E],
-) {
-    let n = x.len() as f64;
-    let (sum, product) = match gamma {
-        None => (reduce::sum(dy, |g| g), reduce::sum2(x, dy, |x, g| (x - mean) * g)),
-        Some(gamma) => (
-            reduce::sum2(gamma, dy, |w, g| w * g),
-            reduce::sum3(x, gamma, dy, |x, w, g| (x - mean) * (w * g)),
-        ),
-    };
-    let shift = if centred { sum / n } else { 0.0 };
-    let pull = rstd * rstd * product / n;
-    match gamma {
-        None => {
-            for ((dx, x), g) in dx.iter_mut().zip(x).zip(dy) {
-                *dx = E::from_f64(rstd * (g.to_f64() - shift - (x.to_f64() - mean) * pull));
-            }
-        }
-        Some(gamma) => {
-            for (((dx, x), g), w) in dx.iter_mut().zip(x).zip(dy).zip(gamma) {
-                *dx = E::from_f64(rstd * (w.to_f64() * g.to_f64() - shift - (x.to_f64() - mean) * pull));
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn layer_norm<S: Simd, E: Real>(
+/// What both normalisations share: y = (x − centre)·scale·γ + β, row by row, where the centre is the mean, or 0.
+#[derive(Clone, Copy)]
+struct Norm {
     cols: usize,
     eps: f64,
+    /// By the mean and the variance; or by the mean square.
+    centred: bool,
+}
+
+impl Norm {
+    /// Values of a row in the statistics: its mean, perhaps, and the scale.
+    const fn stats(self) -> usize {
+        if self.centred { 2 } else { 1 }
+    }
+}
+
+/// A row's mean as a sum of two elements, the second far smaller. x − mean then is (x − high) − low, in the precision of
+/// the elements: where x is near the mean, the first difference is exact, and where it is not, it is rounded once; so its
+/// relative error is small, however large the mean.
+#[derive(Clone, Copy)]
+struct Centre<E> {
+    high: E,
+    low: E,
+}
+
+impl<E: Real> Centre<E> {
+    #[inline(always)]
+    fn new(mean: f64) -> Self {
+        let high = E::from_f64(mean);
+        Self { high, low: E::from_f64(mean - high.to_f64()) }
+    }
+
+    /// # Safety
+    /// The processor has the instruction set.
+    #[inline(always)]
+    unsafe fn off<S: Simd>(self, x: E::Vector<S>) -> E::Vector<S> {
+        // SAFETY: as the caller promises.
+        unsafe { x.sub(Vector::splat(self.high)).sub(Vector::splat(self.low)) }
+    }
+}
+
+/// The mean of a row: of the differences from its first value, which are as small as the spread is, so that they can be
+/// summed in their own precision.
+#[inline(always)]
+fn mean<S: Simd, E: Real>(x: &[E]) -> f64 {
+    let origin = x[0];
+    // SAFETY: a kernel of S runs on a processor that has it.
+    let [sum] = unsafe { reduce::sums::<S, E, 1, 1, 8>([x], |[x]| [x.sub(Vector::splat(origin))]) };
+    origin.to_f64() + sum / x.len() as f64
+}
+
+#[inline(always)]
+fn normalise<S: Simd, E: Real>(
+    norm: Norm,
     x: &[E],
     gamma: Option<&[E]>,
     beta: Option<&[E]>,
     y: &mut [E],
     stats: Option<&mut [E]>,
 ) {
-    let mut stats = stats.map(|stats| stats.chunks_exact_mut(2));
+    let Norm { cols, eps, centred } = norm;
+    let mut stats = stats.map(|stats| stats.chunks_exact_mut(norm.stats()));
     for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
-        let (mean, rstd) = moments(eps, x);
-        affine_row(mean, rstd, x, gamma, beta, y);
-        if let Some([m, r]) = stats.as_mut().and_then(Iterator::next) {
-            (*m, *r) = (E::from_f64(mean), E::from_f64(rstd));
+        let mean = if centred { mean::<S, E>(x) } else { 0.0 };
+        let centre = Centre::<E>::new(mean);
+        // SAFETY: a kernel of S runs on a processor that has it.
+        let [square] = unsafe {
+            if centred {
+                reduce::sums::<S, E, 1, 1, 8>([x], |[x]| {
+                    let d = centre.off::<S>(x);
+                    [d.mul(d)]
+                })
+            } else {
+                reduce::sums::<S, E, 1, 1, 8>([x], |[x]| [x.mul(x)])
+            }
+        };
+        let scale = 1.0 / (square / cols as f64 + eps).sqrt();
+        // SAFETY: as above.
+        unsafe { affine::<S, E>(centre, E::from_f64(scale), x, gamma, beta, y) };
+        if let Some(stats) = stats.as_mut().and_then(Iterator::next) {
+            stats[0] = E::from_f64(mean);
+            stats[norm.stats() - 1] = E::from_f64(scale);
         }
     }
 }
 
-/// The mean of each row once more: `stats` holds it rounded, which is too coarse where it is large.
+/// The values of γ or β from `at` on, or those that it has where it is not there.
+///
+/// # Safety
+/// The processor has the instruction set; the parameter has `part` values from `at` on.
 #[inline(always)]
-fn row_means<S: Simd, E: Real>(cols: usize, x: &[E], means: &mut [f64]) {
-    for (mean, x) in means.iter_mut().zip(x.chunks_exact(cols)) {
-        *mean = reduce::sum(x, |v| v) / cols as f64;
+unsafe fn parameter<S: Simd, E: Real>(v: Option<&[E]>, at: usize, part: usize, or: E) -> E::Vector<S> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match v {
+            Some(v) => read::<S, E>(v.as_ptr().add(at), part),
+            None => Vector::splat(or),
+        }
     }
 }
 
+/// y = (x − centre)·scale·γ + β.
+///
+/// # Safety
+/// The processor has the instruction set.
 #[inline(always)]
-fn layer_norm_dx<S: Simd, E: Real>(
-    cols: usize,
+unsafe fn affine<S: Simd, E: Real>(
+    centre: Centre<E>,
+    scale: E,
     x: &[E],
     gamma: Option<&[E]>,
-    means: &[f64],
-    stats: &[E],
-    dy: &[E],
-    dx: &mut [E],
-) {
-    let rows = x.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
-    for (((x, dy), dx), (mean, stat)) in rows.zip(means.iter().zip(stats.chunks_exact(2))) {
-        slope_row(true, *mean, stat[1].to_f64(), x, gamma, dy, dx);
-    }
-}
-
-#[inline(always)]
-fn layer_norm_dgamma<S: Simd, E: Real>(
-    cols: usize,
-    first: usize,
-    x: &[E],
-    means: &[f64],
-    stats: &[E],
-    dy: &[E],
-    dgamma: &mut [E],
-) {
-    reduce::sum_columns(
-        cols,
-        first,
-        x,
-        dy,
-        dgamma,
-        |r| (means[r], stats[2 * r + 1].to_f64()),
-        |(m, s), x, g| g * ((x - m) * s),
-    );
-}
-
-#[inline(always)]
-fn rms_norm<S: Simd, E: Real>(
-    cols: usize,
-    eps: f64,
-    x: &[E],
-    gamma: Option<&[E]>,
+    beta: Option<&[E]>,
     y: &mut [E],
-    stats: Option<&mut [E]>,
 ) {
-    let mut stats = stats.map(|stats| stats.iter_mut());
-    for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
-        let rstd = 1.0 / (reduce::sum(x, |v| v * v) / cols as f64 + eps).sqrt();
-        affine_row(0.0, rstd, x, gamma, None, y);
-        if let Some(stat) = stats.as_mut().and_then(Iterator::next) {
-            *stat = E::from_f64(rstd);
+    let n = y.len();
+    assert!(x.len() == n && gamma.is_none_or(|v| v.len() == n) && beta.is_none_or(|v| v.len() == n));
+    let lanes = <E::Vector<S> as Vector>::LANES;
+    let mut at = 0;
+    while at < n {
+        let part = lanes.min(n - at);
+        // SAFETY: as the caller promises; all are n long, of which `part` from `at` on are read and written.
+        unsafe {
+            let gamma = parameter::<S, E>(gamma, at, part, E::ONE);
+            let beta = parameter::<S, E>(beta, at, part, E::ZERO);
+            let normal = centre.off::<S>(read::<S, E>(x.as_ptr().add(at), part)).mul(Vector::splat(scale));
+            write::<S, E>(normal.mul_add(gamma, beta), y.as_mut_ptr().add(at), part);
         }
+        at += part;
     }
 }
 
+/// Pieces that rows are cut into at most in the vjp, each with sums of its own.
+const PIECES: usize = 8;
+/// Rows that are taken together in the vjp: a column's sums are read and written once for all of them.
+const GROUP: usize = 4;
+/// Rows whose terms of the parameters' gradients are summed in the precision of the elements.
+const BLOCK: usize = 64;
+
+/// The gradients of x, and `totals` += those of γ and of β, one after the other, if anyone wants them. `sums` has room for
+/// as many.
 #[inline(always)]
-fn rms_norm_dx<S: Simd, E: Real>(
-    cols: usize,
+fn normalise_vjp<S: Simd, E: Real>(
+    norm: Norm,
     x: &[E],
     gamma: Option<&[E]>,
     stats: &[E],
     dy: &[E],
-    dx: &mut [E],
+    mut dx: Option<&mut [E]>,
+    sums: &mut [E],
+    totals: &mut [f64],
 ) {
-    let rows = x.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
-    for (((x, dy), dx), stat) in rows.zip(stats) {
-        slope_row(false, 0.0, stat.to_f64(), x, gamma, dy, dx);
+    let (cols, each) = (norm.cols, norm.stats());
+    let rows = x.len() / cols;
+    let mut row = 0;
+    while row < rows {
+        let end = rows.min(row + BLOCK);
+        sums.fill(E::ZERO);
+        while row < end {
+            let n = if row + GROUP <= end { GROUP } else { 1 };
+            let (from, to) = (row * cols, (row + n) * cols);
+            let dx = dx.as_mut().map(|dx| &mut dx[from..to]);
+            let (x, dy, stats) = (&x[from..to], &dy[from..to], &stats[row * each..(row + n) * each]);
+            // SAFETY: a kernel of S runs on a processor that has it.
+            unsafe {
+                if n == GROUP {
+                    group::<S, E, GROUP>(norm, x, gamma, stats, dy, dx, sums);
+                } else {
+                    group::<S, E, 1>(norm, x, gamma, stats, dy, dx, sums);
+                }
+            }
+            row += n;
+        }
+        for (total, sum) in totals.iter_mut().zip(&*sums) {
+            *total += sum.to_f64();
+        }
     }
 }
 
+/// What a row's gradient is made with: dx = scale·(dy·γ − shift − (x − centre)·pull).
+#[derive(Clone, Copy)]
+struct Slope<E> {
+    centre: Centre<E>,
+    scale: E,
+    shift: E,
+    pull: E,
+}
+
+impl<E: Real> Slope<E> {
+    /// With `shift` the mean of dy·γ, or 0, and `pull` = scale²·mean(dy·γ·(x − centre)).
+    ///
+    /// # Safety
+    /// The processor has the instruction set.
+    #[inline(always)]
+    unsafe fn new<S: Simd>(norm: Norm, x: &[E], gamma: Option<&[E]>, stats: &[E], dy: &[E]) -> Self {
+        let n = norm.cols as f64;
+        let scale = stats[norm.stats() - 1];
+        let high = if norm.centred { stats[0] } else { E::ZERO };
+        // SAFETY: as the caller promises.
+        let [off, sum, product] = unsafe {
+            let origin = Vector::splat(high);
+            match gamma {
+                Some(gamma) => reduce::sums::<S, E, 3, 3, 2>([x, gamma, dy], |[x, w, g]| {
+                    let (d, g) = (x.sub(origin), w.mul(g));
+                    [d, g, d.mul(g)]
+                }),
+                None => reduce::sums::<S, E, 2, 3, 2>([x, dy], |[x, g]| {
+                    let d = x.sub(origin);
+                    [d, g, d.mul(g)]
+                }),
+            }
+        };
+        // The statistics hold the mean rounded. What it lacks is the mean of what is left.
+        let low = if norm.centred { off / n } else { 0.0 };
+        let shift = if norm.centred { sum / n } else { 0.0 };
+        let pull = scale.to_f64() * scale.to_f64() * (product - low * sum) / n;
+        let centre = Centre { high, low: E::from_f64(low) };
+        Self { centre, scale, shift: E::from_f64(shift), pull: E::from_f64(pull) }
+    }
+}
+
+/// Some rows of the vjp.
+///
+/// # Safety
+/// The processor has the instruction set.
 #[inline(always)]
-fn rms_norm_dgamma<S: Simd, E: Real>(
-    cols: usize,
-    first: usize,
+unsafe fn group<S: Simd, E: Real, const R: usize>(
+    norm: Norm,
     x: &[E],
+    gamma: Option<&[E]>,
     stats: &[E],
     dy: &[E],
-    dgamma: &mut [E],
+    dx: Option<&mut [E]>,
+    sums: &mut [E],
 ) {
-    reduce::sum_columns(cols, first, x, dy, dgamma, |r| stats[r].to_f64(), |s, x, g| g * (x * s));
+    let (cols, each) = (norm.cols, norm.stats());
+    assert!(x.len() == R * cols && dy.len() == R * cols && stats.len() == R * each);
+    assert!(dx.as_ref().is_none_or(|v| v.len() == R * cols) && gamma.is_none_or(|v| v.len() == cols));
+    assert!(sums.is_empty() || sums.len() == 2 * cols);
+    // Loops, and no closures of the standard library's: they may stay calls, and those have no vectors.
+    let none = Slope {
+        centre: Centre { high: E::ZERO, low: E::ZERO },
+        scale: E::ZERO,
+        shift: E::ZERO,
+        pull: E::ZERO,
+    };
+    let mut slopes = [none; R];
+    for (r, slope) in slopes.iter_mut().enumerate() {
+        let row = r * cols..(r + 1) * cols;
+        // SAFETY: as the caller promises.
+        *slope = unsafe {
+            Slope::new::<S>(norm, &x[row.clone()], gamma, &stats[r * each..(r + 1) * each], &dy[row])
+        };
+    }
+    let lanes = <E::Vector<S> as Vector>::LANES;
+    let dx = dx.map_or(std::ptr::null_mut(), <[E]>::as_mut_ptr);
+    let mut at = 0;
+    while at < cols {
+        let part = lanes.min(cols - at);
+        // SAFETY: as the caller promises; x, dy and dx have R rows of cols values, γ has one, and sums none or two, as was
+        // checked; of each, `part` from `at` on are read and written.
+        unsafe {
+            let w = parameter::<S, E>(gamma, at, part, E::ONE);
+            let (mut dgamma, mut dbeta) = (Vector::splat(E::ZERO), Vector::splat(E::ZERO));
+            for (r, slope) in slopes.iter().enumerate() {
+                let g = read::<S, E>(dy.as_ptr().add(r * cols + at), part);
+                let d = slope.centre.off::<S>(read::<S, E>(x.as_ptr().add(r * cols + at), part));
+                let scale = Vector::splat(slope.scale);
+                dgamma = d.mul(scale).mul_add(g, dgamma);
+                dbeta = g.add(dbeta);
+                if !dx.is_null() {
+                    let rest = w.mul(g).sub(Vector::splat(slope.shift));
+                    let pulled = d.mul(Vector::splat(slope.pull));
+                    write::<S, E>(rest.sub(pulled).mul(scale), dx.add(r * cols + at), part);
+                }
+            }
+            if !sums.is_empty() {
+                let sum = sums.as_mut_ptr().add(at);
+                write::<S, E>(read::<S, E>(sum, part).add(dgamma), sum, part);
+                let sum = sum.add(cols);
+                write::<S, E>(read::<S, E>(sum, part).add(dbeta), sum, part);
+            }
+        }
+        at += part;
+    }
 }
 
 #[inline(always)]
@@ -244,12 +345,7 @@ impl<E: Real> Kernels<E> {
         if let Some(stats) = &stats {
             check("layer_norm", "stats", stats.len(), 2 * rows);
         }
-        let isa = self.isa;
-        let views = (Rows(x, cols), Rows(y, cols), stats.map(|stats| Rows(stats, 2)));
-        par::split(rows, rows_per_task(cols), views, &|_, (x, y, stats)| {
-            let stats = stats.map(|stats| stats.0);
-            run::layer_norm(isa, cols, eps, x.0, gamma, beta, y.0, stats)
-        });
+        self.normalise(Norm { cols, eps, centred: true }, x, gamma, beta, y, stats);
     }
 
     pub(crate) fn layer_norm_vjp(
@@ -267,29 +363,13 @@ impl<E: Real> Kernels<E> {
         gamma.inspect(|v| check("layer_norm_vjp", "gamma", v.len(), cols));
         check("layer_norm_vjp", "stats", stats.len(), 2 * rows);
         check("layer_norm_vjp", "dy", dy.len(), x.len());
-        let isa = self.isa;
-        let mut means = Scratch::<f64>::new(rows);
-        par::split(rows, rows_per_task(cols), (Rows(x, cols), &mut means[..]), &|_, (x, means)| {
-            run::row_means(isa, cols, x.0, means)
-        });
-        let means = &means[..];
-        if let Some(dx) = dx {
+        if let Some(dx) = &dx {
             check("layer_norm_vjp", "dx", dx.len(), x.len());
-            let views = (Rows(x, cols), means, Rows(stats, 2), Rows(dy, cols), Rows(dx, cols));
-            par::split(rows, rows_per_task(cols), views, &|_, (x, means, stats, dy, dx)| {
-                run::layer_norm_dx(isa, cols, x.0, gamma, means, stats.0, dy.0, dx.0)
-            });
         }
-        if let Some(dgamma) = dgamma {
-            check("layer_norm_vjp", "dgamma", dgamma.len(), cols);
-            par::split(cols, rows_per_task(rows), dgamma, &|first, dgamma| {
-                run::layer_norm_dgamma(isa, cols, first, x, means, stats, dy, dgamma)
-            });
+        for (name, v) in [("dgamma", &dgamma), ("dbeta", &dbeta)] {
+            v.as_ref().inspect(|v| check("layer_norm_vjp", name, v.len(), cols));
         }
-        if let Some(dbeta) = dbeta {
-            check("layer_norm_vjp", "dbeta", dbeta.len(), cols);
-            self.add_column_sums(cols, dy, dbeta);
-        }
+        self.normalise_vjp(Norm { cols, eps: 0.0, centred: true }, x, gamma, stats, dy, dx, [dgamma, dbeta]);
     }
 
     pub(crate) fn rms_norm(
@@ -307,10 +387,7 @@ impl<E: Real> Kernels<E> {
         if let Some(stats) = &stats {
             check("rms_norm", "stats", stats.len(), rows);
         }
-        let isa = self.isa;
-        par::split(rows, rows_per_task(cols), (Rows(x, cols), Rows(y, cols), stats), &|_, (x, y, stats)| {
-            run::rms_norm(isa, cols, eps, x.0, gamma, y.0, stats)
-        });
+        self.normalise(Norm { cols, eps, centred: false }, x, gamma, None, y, stats);
     }
 
     pub(crate) fn rms_norm_vjp(
@@ -327,19 +404,87 @@ impl<E: Real> Kernels<E> {
         gamma.inspect(|v| check("rms_norm_vjp", "gamma", v.len(), cols));
         check("rms_norm_vjp", "stats", stats.len(), rows);
         check("rms_norm_vjp", "dy", dy.len(), x.len());
-        let isa = self.isa;
-        if let Some(dx) = dx {
-            check("rms_norm_vjp", "dx", dx.len(), x.len());
-            let views = (Rows(x, cols), stats, Rows(dy, cols), Rows(dx, cols));
-            par::split(rows, rows_per_task(cols), views, &|_, (x, stats, dy, dx)| {
-                run::rms_norm_dx(isa, cols, x.0, gamma, stats, dy.0, dx.0)
-            });
+        dx.as_ref().inspect(|dx| check("rms_norm_vjp", "dx", dx.len(), x.len()));
+        dgamma.as_ref().inspect(|v| check("rms_norm_vjp", "dgamma", v.len(), cols));
+        self.normalise_vjp(Norm { cols, eps: 0.0, centred: false }, x, gamma, stats, dy, dx, [dgamma, None]);
+    }
+
+    fn normalise(
+        &self,
+        norm: Norm,
+        x: &[E],
+        gamma: Option<&[E]>,
+        beta: Option<&[E]>,
+        y: &mut [E],
+        stats: Option<&mut [E]>,
+    ) {
+        let (isa, cols) = (self.isa, norm.cols);
+        let views = (Rows(x, cols), Rows(y, cols), stats.map(|stats| Rows(stats, norm.stats())));
+        par::split(x.len() / cols, rows_per_task(cols), views, &|_, (x, y, stats)| {
+            run::normalise(isa, norm, x.0, gamma, beta, y.0, stats.map(|stats| stats.0))
+        });
+    }
+
+    /// In pieces of rows that depend on how many there are alone, and not on threads: the parameters' gradients are summed
+    /// in each of them, and then over them in their order.
+    fn normalise_vjp(
+        &self,
+        norm: Norm,
+        x: &[E],
+        gamma: Option<&[E]>,
+        stats: &[E],
+        dy: &[E],
+        dx: Option<&mut [E]>,
+        parameters: [Option<&mut [E]>; 2],
+    ) {
+        let (isa, cols, rows) = (self.isa, norm.cols, x.len() / norm.cols);
+        let wanted = if parameters.iter().any(Option::is_some) { 2 * cols } else { 0 };
+        if rows == 0 || wanted == 0 && dx.is_none() {
+            return;
         }
-        if let Some(dgamma) = dgamma {
-            check("rms_norm_vjp", "dgamma", dgamma.len(), cols);
-            par::split(cols, rows_per_task(rows), dgamma, &|first, dgamma| {
-                run::rms_norm_dgamma(isa, cols, first, x, stats, dy, dgamma)
-            });
+        let most = rows_per_task(cols).max(rows.div_ceil(PIECES)).next_multiple_of(GROUP);
+        let pieces = rows.div_ceil(most);
+        let mut totals = Scratch::<f64>::new(pieces * wanted);
+        totals.fill(0.0);
+        let views = (
+            Rows(x, most * cols),
+            Rows(stats, most * norm.stats()),
+            Rows(dy, most * cols),
+            dx.map(|dx| Rows(dx, most * cols)),
+            Rows(&mut totals[..], wanted),
+        );
+        par::split(pieces, 1, views, &|_, (x, stats, dy, mut dx, totals)| {
+            let mut sums = Scratch::<E>::new(wanted);
+            let size = most * cols;
+            for i in 0..x.0.len().div_ceil(size) {
+                let values = i * size..x.0.len().min((i + 1) * size);
+                let stats = &stats.0[values.start / cols * norm.stats()..values.end / cols * norm.stats()];
+                let dx = dx.as_mut().map(|dx| &mut dx.0[values.clone()]);
+                let totals = &mut totals.0[i * wanted..(i + 1) * wanted];
+                run::normalise_vjp(
+                    isa,
+                    norm,
+                    &x.0[values.clone()],
+                    gamma,
+                    stats,
+                    &dy.0[values],
+                    dx,
+                    &mut sums,
+                    totals,
+                );
+            }
+        });
+        if wanted == 0 {
+            return;
+        }
+        let (sum, others) = totals.split_at_mut(wanted);
+        for totals in others.chunks_exact(wanted) {
+            sum.iter_mut().zip(totals).for_each(|(sum, total)| *sum += total);
+        }
+        for (gradient, sum) in parameters.into_iter().zip(sum.chunks_exact(cols)) {
+            for (gradient, sum) in gradient.into_iter().flatten().zip(sum) {
+                *gradient += E::from_f64(*sum);
+            }
         }
     }
 

@@ -3,7 +3,7 @@ use std::ops::Range;
 use super::par::{self, Rows, rows_per_task};
 use super::simd::{Simd, kernels};
 use super::size::{reach, size};
-use super::{Real, kernels::Kernels};
+use super::{Real, kernels::Kernels, reduce};
 use crate::ops::Pool2dSpec;
 
 kernels! {
@@ -21,30 +21,23 @@ fn window(s: &Pool2dSpec, axis: usize, i: usize) -> Range<usize> {
     from.saturating_sub(s.padding[axis]).min(to)..to
 }
 
+/// The outputs along an axis whose windows lie in the image wholly.
 #[inline(always)]
-fn max_pool<S: Simd, E: Real>(s: Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
-    let [h, w] = s.input;
-    let [oh, ow] = s.output;
-    let mut argmax = argmax.map(|argmax| argmax.iter_mut());
-    for (x, y) in x.chunks_exact(h * w).zip(y.chunks_exact_mut(oh * ow)) {
-        for (o, y) in y.iter_mut().enumerate() {
-            let (rows, cols) = (window(&s, 0, o / ow), window(&s, 1, o % ow));
-            let (mut best, mut at) = (E::from_f64(f64::NEG_INFINITY), rows.start * w + cols.start);
-            for r in rows {
-                for (c, &v) in x[r * w + cols.start..r * w + cols.end].iter().enumerate() {
-                    // A NaN wins too, and nothing wins against it.
-                    let wins = v > best || is_nan(v) && !is_nan(best);
-                    if wins {
-                        (best, at) = (v, r * w + cols.start + c);
-                    }
-                }
-            }
-            *y = best;
-            if let Some(argmax) = argmax.as_mut().and_then(Iterator::next) {
-                *argmax = at as u32;
-            }
-        }
-    }
+fn whole(s: &Pool2dSpec, axis: usize) -> Range<usize> {
+    let (n, kernel, stride, padding) = (s.input[axis], s.kernel[axis], s.stride[axis], s.padding[axis]);
+    let from = padding.div_ceil(stride.max(1));
+    let to = match (n + padding).checked_sub(kernel) {
+        Some(room) if stride > 0 => room / stride + 1,
+        _ => 0,
+    };
+    from.min(s.output[axis])..to.clamp(from.min(s.output[axis]), s.output[axis])
+}
+
+/// Whether `v` becomes the maximum. A NaN wins too, and nothing wins against it.
+#[inline(always)]
+fn wins<E: Real>(v: E, best: E) -> bool {
+    // No branch, so that the compiler can do it for a register of values.
+    (v > best) | (is_nan(v) & !is_nan(best))
 }
 
 #[inline(always)]
@@ -52,33 +45,171 @@ fn is_nan<E: Real>(x: E) -> bool {
     x.partial_cmp(&x).is_none()
 }
 
+/// The maximum of one window, and where it is.
+#[inline(always)]
+fn largest<E: Real>(w: usize, rows: Range<usize>, cols: Range<usize>, x: &[E]) -> (E, usize) {
+    let (mut best, mut at) = (E::from_f64(f64::NEG_INFINITY), rows.start * w + cols.start);
+    for r in rows {
+        for (c, &v) in x[r * w + cols.start..r * w + cols.end].iter().enumerate() {
+            if wins(v, best) {
+                (best, at) = (v, r * w + cols.start + c);
+            }
+        }
+    }
+    (best, at)
+}
+
+/// What whole windows, K×K and S apart, see of the rows that start at `from` on: the value of tap (r, k) and output c is
+/// `[r][k][c][k % S]`. All views are of one length, for which the compiler needs no further checks; that may be one less
+/// than `n`, where the last window ends with the image.
+#[inline(always)]
+fn views<E, const K: usize, const S: usize>(
+    w: usize,
+    from: usize,
+    x: &[E],
+    n: usize,
+) -> ([[&[[E; S]]; K]; K], usize) {
+    let row = |r: usize, k: usize| x[from + r * w + k / S * S..].as_chunks::<S>().0;
+    let n = n.min(row(K - 1, K - 1).len());
+    (std::array::from_fn(|r| std::array::from_fn(|k| &row(r, k)[..n])), n)
+}
+
+/// The maxima of whole windows, and how many there are. In each pass of the loop over the outputs they are independent,
+/// and the compiler makes vectors of them.
+#[inline(always)]
+fn largest_of<E: Real, const K: usize, const S: usize>(
+    w: usize,
+    from: usize,
+    x: &[E],
+    y: &mut [E],
+    argmax: Option<&mut [u32]>,
+) -> usize {
+    let (x, n) = views::<E, K, S>(w, from, x, y.len());
+    let y = &mut y[..n];
+    match argmax {
+        Some(argmax) => {
+            let argmax = &mut argmax[..n];
+            for c in 0..n {
+                let (mut best, mut at) = (x[0][0][c][0], 0);
+                for r in 0..K {
+                    for k in 0..K {
+                        let v = x[r][k][c][k % S];
+                        let won = wins(v, best);
+                        best = if won { v } else { best };
+                        at = if won { (r * w + k) as u32 } else { at };
+                    }
+                }
+                y[c] = best;
+                argmax[c] = at + (from + c * S) as u32;
+            }
+        }
+        None => {
+            for c in 0..n {
+                let mut best = x[0][0][c][0];
+                for r in 0..K {
+                    for k in 0..K {
+                        let v = x[r][k][c][k % S];
+                        best = if wins(v, best) { v } else { best };
+                    }
+                }
+                y[c] = best;
+            }
+        }
+    }
+    n
+}
+
+#[inline(always)]
+fn max_pool<S: Simd, E: Real>(s: Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
+    let [h, w] = s.input;
+    let [oh, ow] = s.output;
+    let (inner_rows, inner_cols) = (whole(&s, 0), whole(&s, 1));
+    let mut argmax = argmax;
+    for (plane, (x, y)) in x.chunks_exact(h * w).zip(y.chunks_exact_mut(oh * ow)).enumerate() {
+        for (row, y) in y.chunks_exact_mut(ow).enumerate() {
+            let mut argmax = argmax
+                .as_mut()
+                .map(|argmax| &mut argmax[(plane * oh + row) * ow..(plane * oh + row + 1) * ow]);
+            let mut inner = if inner_rows.contains(&row) { inner_cols.clone() } else { 0..0 };
+            if !inner.is_empty() {
+                let from = (row * s.stride[0] - s.padding[0]) * w + inner.start * s.stride[1] - s.padding[1];
+                let (y, argmax) =
+                    (&mut y[inner.clone()], argmax.as_mut().map(|argmax| &mut argmax[inner.clone()]));
+                let done = match (s.kernel, s.stride[1]) {
+                    ([2, 2], 2) => largest_of::<E, 2, 2>(w, from, x, y, argmax),
+                    ([3, 3], 2) => largest_of::<E, 3, 2>(w, from, x, y, argmax),
+                    ([2, 2], 1) => largest_of::<E, 2, 1>(w, from, x, y, argmax),
+                    ([3, 3], 1) => largest_of::<E, 3, 1>(w, from, x, y, argmax),
+                    _ => 0,
+                };
+                inner.end = inner.start + done;
+            }
+            for c in (0..inner.start).chain(inner.end..ow) {
+                let (best, at) = largest(w, window(&s, 0, row), window(&s, 1, c), x);
+                y[c] = best;
+                if let Some(argmax) = &mut argmax {
+                    argmax[c] = at as u32;
+                }
+            }
+        }
+    }
+}
+
 #[inline(always)]
 fn max_pool_vjp<S: Simd, E: Real>(s: Pool2dSpec, argmax: &[u32], dy: &[E], dx: &mut [E]) {
     let (plane, outputs) = (s.input[0] * s.input[1], s.output[0] * s.output[1]);
-    dx.fill(E::ZERO);
     let planes = argmax.chunks_exact(outputs).zip(dy.chunks_exact(outputs));
     for ((argmax, dy), dx) in planes.zip(dx.chunks_exact_mut(plane)) {
+        dx.fill(E::ZERO);
         for (&at, &g) in argmax.iter().zip(dy) {
             dx[at as usize] += g;
         }
     }
 }
 
+/// The means of whole windows, as [`largest_of`].
+#[inline(always)]
+fn means_of<E: Real, const K: usize, const S: usize>(w: usize, from: usize, x: &[E], y: &mut [E]) -> usize {
+    let (x, n) = views::<E, K, S>(w, from, x, y.len());
+    let y = &mut y[..n];
+    for c in 0..n {
+        let mut sum = 0.0;
+        for r in 0..K {
+            for k in 0..K {
+                sum += x[r][k][c][k % S].to_f64();
+            }
+        }
+        y[c] = E::from_f64(sum * const { 1.0 / (K * K) as f64 });
+    }
+    n
+}
+
 #[inline(always)]
 fn avg_pool<S: Simd, E: Real>(s: Pool2dSpec, x: &[E], y: &mut [E]) {
     let [h, w] = s.input;
     let [oh, ow] = s.output;
-    let area = (s.kernel[0] * s.kernel[1]) as f64;
+    let share = 1.0 / (s.kernel[0] * s.kernel[1]) as f64;
+    let (inner_rows, inner_cols) = (whole(&s, 0), whole(&s, 1));
     for (x, y) in x.chunks_exact(h * w).zip(y.chunks_exact_mut(oh * ow)) {
-        for (o, y) in y.iter_mut().enumerate() {
-            let (rows, cols) = (window(&s, 0, o / ow), window(&s, 1, o % ow));
-            let mut sum = 0.0;
-            for r in rows {
-                for v in &x[r * w + cols.start..r * w + cols.end] {
-                    sum += v.to_f64();
-                }
+        for (row, y) in y.chunks_exact_mut(ow).enumerate() {
+            let mut inner = if inner_rows.contains(&row) { inner_cols.clone() } else { 0..0 };
+            if !inner.is_empty() {
+                let from = (row * s.stride[0] - s.padding[0]) * w + inner.start * s.stride[1] - s.padding[1];
+                let y = &mut y[inner.clone()];
+                let done = match (s.kernel, s.stride[1]) {
+                    ([2, 2], 2) => means_of::<E, 2, 2>(w, from, x, y),
+                    ([3, 3], 1) => means_of::<E, 3, 1>(w, from, x, y),
+                    ([3, 3], 2) => means_of::<E, 3, 2>(w, from, x, y),
+                    _ => 0,
+                };
+                inner.end = inner.start + done;
             }
-            *y = E::from_f64(sum / area);
+            let rows = window(&s, 0, row);
+            for c in (0..inner.start).chain(inner.end..ow) {
+                let cols = window(&s, 1, c);
+                let sums = rows.clone().map(|r| reduce::sum(&x[r * w + cols.start..r * w + cols.end], |v| v));
+                y[c] = E::from_f64(sums.sum::<f64>() * share);
+            }
         }
     }
 }
@@ -88,13 +219,21 @@ fn avg_pool_vjp<S: Simd, E: Real>(s: Pool2dSpec, dy: &[E], dx: &mut [E]) {
     let [h, w] = s.input;
     let [oh, ow] = s.output;
     let share = E::from_f64(1.0 / (s.kernel[0] * s.kernel[1]) as f64);
-    dx.fill(E::ZERO);
     for (dy, dx) in dy.chunks_exact(oh * ow).zip(dx.chunks_exact_mut(h * w)) {
-        for (o, &g) in dy.iter().enumerate() {
-            let (rows, cols) = (window(&s, 0, o / ow), window(&s, 1, o % ow));
-            for r in rows {
-                for d in &mut dx[r * w + cols.start..r * w + cols.end] {
-                    *d += g * share;
+        dx.fill(E::ZERO);
+        for (row, dy) in dy.chunks_exact(ow).enumerate() {
+            for r in window(&s, 0, row) {
+                let dx = &mut dx[r * w..(r + 1) * w];
+                if s.kernel[1] == 2 && s.stride[1] == 2 && s.padding[1] == 0 {
+                    for (dx, g) in dx.as_chunks_mut::<2>().0.iter_mut().zip(dy) {
+                        *dx = [dx[0] + *g * share, dx[1] + *g * share];
+                    }
+                    continue;
+                }
+                for (c, &g) in dy.iter().enumerate() {
+                    for d in &mut dx[window(&s, 1, c)] {
+                        *d += g * share;
+                    }
                 }
             }
         }
@@ -173,13 +312,18 @@ mod tests {
         Pool2dSpec { planes, input, output, kernel, stride, padding }
     }
 
-    fn specs() -> [Pool2dSpec; 5] {
+    fn specs() -> [Pool2dSpec; 10] {
         [
             spec(1, [1, 1], [1, 1], [1, 1], [0, 0]),
             spec(3, [4, 6], [2, 2], [2, 2], [0, 0]),
             spec(2, [7, 5], [3, 3], [2, 1], [1, 1]),
             spec(2, [5, 9], [2, 3], [1, 2], [1, 0]),
             spec(4, [7, 7], [7, 7], [7, 7], [0, 0]),
+            spec(2, [19, 37], [2, 2], [2, 2], [0, 0]),
+            spec(2, [18, 41], [2, 2], [2, 2], [1, 1]),
+            spec(2, [20, 35], [3, 3], [2, 2], [1, 1]),
+            spec(1, [9, 40], [3, 3], [1, 1], [1, 1]),
+            spec(2, [6, 39], [2, 2], [1, 1], [0, 0]),
         ]
     }
 
@@ -231,7 +375,8 @@ mod tests {
 
     #[test]
     fn the_first_of_equal_maxima_wins_and_nan_wins_over_all() {
-        let s = spec(1, [2, 2], [2, 2], [2, 2], [0, 0]);
+        const WINDOWS: usize = 19;
+        let s = spec(1, [2, 2 * WINDOWS], [2, 2], [2, 2], [0, 0]);
         for device in devices::<f32>() {
             for (x, at) in [
                 ([1.0, 1.0, 1.0, 1.0], 0),
@@ -240,10 +385,14 @@ mod tests {
                 ([9.0, 1.0, f32::NAN, 3.0], 2),
                 ([f32::NAN, f32::NAN, 5.0, f32::INFINITY], 0),
             ] {
-                let (mut y, mut argmax) = ([0.0], [9]);
-                device.max_pool2d(&s, &x, &mut y, Some(&mut argmax));
-                assert_eq!(argmax, [at], "{x:?}");
-                assert_eq!(y[0].to_bits(), x[at as usize].to_bits());
+                let (mut y, mut alone, mut argmax) = ([0.0; WINDOWS], [0.0; WINDOWS], [9; WINDOWS]);
+                let image = [x[..2].repeat(WINDOWS), x[2..].repeat(WINDOWS)].concat();
+                device.max_pool2d(&s, &image, &mut y, Some(&mut argmax));
+                device.max_pool2d(&s, &image, &mut alone, None);
+                for (c, (argmax, y)) in argmax.iter().zip(y.iter().zip(alone)).enumerate() {
+                    assert_eq!(*argmax as usize, at / 2 * 2 * WINDOWS + 2 * c + at % 2, "{x:?}");
+                    assert_eq!([y.0.to_bits(), y.1.to_bits()], [x[at].to_bits(); 2]);
+                }
             }
         }
     }

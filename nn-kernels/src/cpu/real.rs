@@ -22,28 +22,29 @@ pub trait Real: Float + Compiled<Self> {
 
     /// A number so large that adding it rounds to a whole number, and that leaves room for a sign.
     const ROUNDER: Self;
-    /// 2ⁿ as two factors, for an n to which [`ROUNDER`](Self::ROUNDER) was added.
-    fn powers_of_2(shifted: Self) -> (Self, Self);
+    /// 2ⁿ as two factors, for an n to which [`ROUNDER`](Self::ROUNDER) was added; and one over the second.
+    fn powers_of_2(shifted: Self) -> (Self, Self, Self);
     /// 2ⁿ, if that is a normal number, for an n to which [`ROUNDER`](Self::ROUNDER) was added.
     fn power_of_2(shifted: Self) -> Self;
     /// Below this, 2ˣ is taken to be 0.
     const EXP2_LOW: f64;
-    /// 2ʳ as a polynomial in r, from −½ to ½: Chebyshev interpolants, made with 60 digits.
+    /// (2ʳ − 1) / r as a polynomial in r, from −½ to ½: minimax for the error of 2ʳ, or a Chebyshev interpolant.
     const EXP2: &'static [f64];
     /// log 2 as a sum, the first part with so few digits that its product with any exponent is exact.
     const LN_2: (Self, Self);
     /// Beyond these, eˣ is 0 and ∞.
     const EXP_RANGE: (f64, f64);
-    /// (eʳ − 1 − r) / r² as a polynomial in r.
+    /// (eʳ − 1 − r) / r² as a polynomial in r: minimax for the error of eʳ, or Taylor's series.
     const EXP: &'static [f64];
-    /// erf(x) / x as a polynomial in x², up to 1.
-    const ERF_NEAR: &'static [f64];
-    /// erfc(x)·e^(x²) as a polynomial in p·t + q, from 1 on, where t = 2 / (2 + x).
-    const ERF_FAR: &'static [f64];
-    /// p and q.
-    const ERF_MAP: (f64, f64);
-    /// From here on, erf is 1.
-    const ERF_END: f64;
+    /// (tanh x / x − 1) / x² as a polynomial in x², up to [`TANH_NEAR_END`](Self::TANH_NEAR_END).
+    const TANH_NEAR: &'static [f64];
+    /// Where tanh is computed from an exponential instead.
+    const TANH_NEAR_END: f64 = 0.55;
+    /// (−log₂ Φ(−z) − 1) / z as a polynomial in z ≥ 0, where Φ is the normal distribution function: minimax for the error
+    /// of Φ.
+    const NORMAL_TAIL: &'static [f64];
+    /// From here on, Φ(−z) is taken to be 0.
+    const NORMAL_END: f64;
 }
 
 /// Taylor's series of (eʳ − 1 − r) / r².
@@ -76,12 +77,12 @@ macro_rules! real {
             }
             const ROUNDER: Self = (3_u64 << ($digits - 1)) as Self;
             #[inline(always)]
-            fn powers_of_2(shifted: Self) -> (Self, Self) {
+            fn powers_of_2(shifted: Self) -> (Self, Self, Self) {
                 let n = shifted.to_bits().wrapping_sub(Self::ROUNDER.to_bits());
                 // Half of n. As n may be negative and the shift is of an unsigned number, something even is added.
                 let half = (n.wrapping_add(4 * $bias) >> 1).wrapping_sub(2 * $bias);
                 let power = |n: $bits| $t::from_bits(n.wrapping_add($bias) << $digits);
-                (power(half), power(n.wrapping_sub(half)))
+                (power(half), power(n.wrapping_sub(half)), power(half.wrapping_sub(n)))
             }
             #[inline(always)]
             fn power_of_2(shifted: Self) -> Self {
@@ -96,30 +97,29 @@ macro_rules! real {
 real!(f32, F32, u32, 23, 127, {
     const LN_2: (f32, f32) = (0.693_359_375, -2.121_944_4e-4);
     const EXP_RANGE: (f64, f64) = (-104.0, 89.0);
-    const EXP: &'static [f64] = &exp_series::<6>();
+    const EXP: &'static [f64] =
+        &[0.499999934474, 0.166665206277, 0.0416683880761, 0.0083687172507, 0.00138145988594];
     const EXP2_LOW: f64 = -125.0;
     const EXP2: &'static [f64] = &[
-        1.0,
-        0.693147206703,
-        0.240226509223,
-        0.0555032722667,
-        0.00961805667852,
-        0.00134004281776,
-        0.000154614446986,
+        0.693147202859,
+        0.240226479123,
+        0.0555033246057,
+        0.00961843748652,
+        0.0013398879175,
+        0.000153533362771,
     ];
-    const ERF_NEAR: &'static [f64] = &[
-        1.128379166,
-        -0.3761262667,
-        0.1128359472,
-        -0.02685421201,
-        0.005189087423,
-        -0.0008016864287,
-        7.875875063e-5,
+    const TANH_NEAR: &'static [f64] = &[-0.333329528916, 0.133208302651, -0.0526766841124, 0.0164440467017];
+    const NORMAL_TAIL: &'static [f64] = &[
+        1.15110572358,
+        0.459204905174,
+        0.0525050377053,
+        -0.0070754878147,
+        0.000145884630951,
+        0.000182540615297,
+        -3.86190505443e-5,
+        2.77188734444e-6,
     ];
-    const ERF_FAR: &'static [f64] =
-        &[0.2553956403, 0.1423952961, 0.02685155834, 0.002924887122, 4.435395927e-5, -2.813731188e-5];
-    const ERF_MAP: (f64, f64) = (6.0, -3.0);
-    const ERF_END: f64 = 4.0;
+    const NORMAL_END: f64 = 9.0;
 });
 
 real!(f64, F64, u64, 52, 1023, {
@@ -128,7 +128,6 @@ real!(f64, F64, u64, 52, 1023, {
     const EXP: &'static [f64] = &exp_series::<12>();
     const EXP2_LOW: f64 = -1021.0;
     const EXP2: &'static [f64] = &[
-        1.0,
         std::f64::consts::LN_2,
         0.24022650695910071228,
         0.055504108664821698992,
@@ -142,37 +141,42 @@ real!(f64, F64, u64, 52, 1023, {
         4.4566753410492058782e-10,
         2.5733568308756891235e-11,
     ];
-    const ERF_NEAR: &'static [f64] = &[
-        std::f64::consts::FRAC_2_SQRT_PI,
-        -0.376126389031835404,
-        0.112837916709450063,
-        -0.0268661706432377704,
-        0.00522397760711642273,
-        -0.000854832597538969208,
-        0.000120552949048397079,
-        -0.0000149247369074196603,
-        1.64474247033173624e-6,
-        -1.62084838018717059e-7,
-        1.37200645467776856e-8,
-        -7.79589882700214224e-10,
+    const TANH_NEAR: &'static [f64] = &[
+        -0.33333333333333298583,
+        0.13333333333326631003,
+        -0.053968253963757136802,
+        0.021869488385510888756,
+        -0.0088632325920653278305,
+        0.0035920919005631831208,
+        -0.0014555417962109649974,
+        0.00058843933639361997828,
+        -0.00023336644628899429935,
+        0.00008329201358710579308,
+        -0.000019477965615431417141,
     ];
-    const ERF_FAR: &'static [f64] = &[
-        0.221429540229931806,
-        0.161893568041025353,
-        0.0385605704251815636,
-        0.00558881628182587813,
-        0.000197139177760088895,
-        -0.0000807922041180412827,
-        -7.34051828499986927e-6,
-        1.97956115820926427e-6,
-        1.63501023720879839e-7,
-        -7.00517020547537375e-8,
-        -5.92636131528183211e-10,
-        2.6223500325142788e-9,
-        -2.63424302100066881e-10,
-        -7.29050853516539748e-11,
-        1.86209898068151617e-11,
+    const NORMAL_TAIL: &'static [f64] = &[
+        1.1511040990721391709,
+        0.45922409426439923192,
+        0.052421193307892373575,
+        -0.0068991287023355275274,
+        -0.00005335317546058768187,
+        0.00030589347789388020379,
+        -0.000075265017357831633397,
+        2.3615246610234933214e-6,
+        4.068529423790732013e-6,
+        -1.2883889361732634313e-6,
+        6.0314249369654140358e-8,
+        9.975036900811350522e-8,
+        -4.9060167326346712171e-8,
+        1.3991802771048649996e-8,
+        -2.8555608855105972216e-9,
+        4.3752184710013253461e-10,
+        -5.0465479498080803072e-11,
+        4.2824391720574195657e-12,
+        -2.5422669945128488123e-13,
+        9.5756968206947816527e-15,
+        -1.8360306159871158064e-16,
+        7.4061956393935978669e-19,
     ];
-    const ERF_MAP: (f64, f64) = (4.8, -2.2);
-    const ERF_END: f64 = 6.0;
+    const NORMAL_END: f64 = 8.3;
 });

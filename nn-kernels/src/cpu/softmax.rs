@@ -1,6 +1,7 @@
 use super::norm::{check, rows_of};
 use super::par::{self, Rows, rows_per_task};
 use super::simd::{Simd, kernels};
+use super::vector::Vector;
 use super::{Real, kernels::Kernels, math, reduce};
 
 kernels! {
@@ -12,27 +13,73 @@ kernels! {
 
 type RowsMut<'a, E> = Rows<&'a mut [E]>;
 
+/// Powers that are summed before the next ones are computed: they stay in the first cache.
+pub(crate) const PART: usize = 512;
+/// Powers that are computed at once.
+const BLOCK: usize = 16;
+
+/// y = e^(x − max), and the sum of that.
+#[inline(always)]
+pub(crate) fn powers<S: Simd, E: Real>(max: E, x: &[E], y: &mut [E]) -> f64 {
+    let mut total = 0.0;
+    for (x, y) in x.chunks(PART).zip(y.chunks_mut(PART)) {
+        total += part_of_powers::<S, E>(max, x, y);
+    }
+    total
+}
+
+/// Σ e^(x − max), to the same bits, with room for some of them.
+#[inline(always)]
+pub(crate) fn sum_of_powers<S: Simd, E: Real>(max: E, x: &[E], y: &mut [E; PART]) -> f64 {
+    let mut total = 0.0;
+    for x in x.chunks(PART) {
+        total += part_of_powers::<S, E>(max, x, &mut y[..x.len()]);
+    }
+    total
+}
+
+#[inline(always)]
+fn part_of_powers<S: Simd, E: Real>(max: E, x: &[E], y: &mut [E]) -> f64 {
+    let ((blocks, rest), (y_blocks, y_rest)) = (x.as_chunks::<BLOCK>(), y.as_chunks_mut::<BLOCK>());
+    for (x, y) in blocks.iter().zip(y_blocks) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = math::exp_down::<S, E>(x - max);
+        }
+    }
+    if !rest.is_empty() {
+        // As a block too, filled up with what is left out again.
+        let mut block = [max; BLOCK];
+        block[..rest.len()].copy_from_slice(rest);
+        for y in &mut block {
+            *y = math::exp_down::<S, E>(*y - max);
+        }
+        y_rest.copy_from_slice(&block[..y_rest.len()]);
+    }
+    // SAFETY: a kernel of S runs on a processor that has it.
+    let [sum] = unsafe { reduce::sums::<S, E, 1, 1, 8>([y], |y| y) };
+    sum
+}
+
 #[inline(always)]
 fn softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
     for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
-        let max = reduce::max(x);
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = math::exp::<S, E>(x - max);
-        }
-        let scale = E::from_f64(1.0 / reduce::sum(y, |v| v));
+        let scale = E::from_f64(1.0 / powers::<S, E>(reduce::max(x), x, y));
         for y in y {
             *y = *y * scale;
         }
     }
 }
 
+/// dx = y·(dy − Σ y·dy).
 #[inline(always)]
 fn softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
     let rows = y.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols));
     for ((y, dy), dx) in rows {
-        let dot = reduce::sum2(y, dy, |y, g| y * g);
-        for ((dx, y), g) in dx.iter_mut().zip(y).zip(dy) {
-            *dx = E::from_f64(y.to_f64() * (g.to_f64() - dot));
+        // SAFETY: a kernel of S runs on a processor that has it.
+        let [dot] = unsafe { reduce::sums::<S, E, 2, 1, 4>([y, dy], |[y, g]| [y.mul(g)]) };
+        let dot = E::from_f64(dot);
+        for ((dx, &y), &g) in dx.iter_mut().zip(y).zip(dy) {
+            *dx = y * (g - dot);
         }
     }
 }
@@ -41,10 +88,7 @@ fn softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
 fn log_softmax<S: Simd, E: Real>(cols: usize, x: &[E], y: &mut [E]) {
     for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
         let max = reduce::max(x);
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = math::exp::<S, E>(x - max);
-        }
-        let log = max.to_f64() + reduce::sum(y, |v| v).ln();
+        let log = max.to_f64() + powers::<S, E>(max, x, y).ln();
         for (y, x) in y.iter_mut().zip(x) {
             *y = E::from_f64(x.to_f64() - log);
         }
@@ -57,7 +101,7 @@ fn log_softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E
     for ((y, dy), dx) in rows {
         let sum = E::from_f64(reduce::sum(dy, |g| g));
         for ((dx, &y), &g) in dx.iter_mut().zip(y).zip(dy) {
-            *dx = g - math::exp::<S, E>(y) * sum;
+            *dx = g - math::exp_down::<S, E>(y) * sum;
         }
     }
 }

@@ -22,6 +22,10 @@ pub trait Vector: Copy {
     unsafe fn store_part(self, to: *mut Self::Elem, n: usize);
     /// self + other.
     unsafe fn add(self, other: Self) -> Self;
+    /// self − other.
+    unsafe fn sub(self, other: Self) -> Self;
+    /// self·other.
+    unsafe fn mul(self, other: Self) -> Self;
     /// self·b + c, each rounded as `Real::mul_add` does.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
 
@@ -91,6 +95,14 @@ macro_rules! lanes {
             #[inline(always)]
             unsafe fn add(self, other: Self) -> Self {
                 Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
+            }
+            #[inline(always)]
+            unsafe fn sub(self, other: Self) -> Self {
+                Self(std::array::from_fn(|i| self.0[i] - other.0[i]))
+            }
+            #[inline(always)]
+            unsafe fn mul(self, other: Self) -> Self {
+                Self(std::array::from_fn(|i| self.0[i] * other.0[i]))
             }
             #[inline(always)]
             unsafe fn mul_add(self, b: Self, c: Self) -> Self {
@@ -176,6 +188,14 @@ mod x86 {
             unsafe { _mm256_add_ps(self, other) }
         }
         #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            unsafe { _mm256_sub_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            unsafe { _mm256_mul_ps(self, other) }
+        }
+        #[inline(always)]
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
             unsafe { _mm256_fmadd_ps(self, b, c) }
         }
@@ -234,6 +254,14 @@ mod x86 {
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
             unsafe { _mm256_add_pd(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            unsafe { _mm256_sub_pd(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            unsafe { _mm256_mul_pd(self, other) }
         }
         #[inline(always)]
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
@@ -296,6 +324,14 @@ mod x86 {
             unsafe { _mm512_add_ps(self, other) }
         }
         #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            unsafe { _mm512_sub_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            unsafe { _mm512_mul_ps(self, other) }
+        }
+        #[inline(always)]
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
             unsafe { _mm512_fmadd_ps(self, b, c) }
         }
@@ -354,6 +390,14 @@ mod x86 {
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
             unsafe { _mm512_add_pd(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            unsafe { _mm512_sub_pd(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            unsafe { _mm512_mul_pd(self, other) }
         }
         #[inline(always)]
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {

@@ -56,6 +56,14 @@ impl<'a, E> Mat<'a, E> {
         Self::strided(&self.data[rows.start * self.row..], rows.len(), self.cols, self.row)
     }
 
+    /// Some of the columns of a matrix whose rows lie as rows. Panics if there are fewer.
+    #[track_caller]
+    pub(super) fn columns(&self, columns: Range<usize>) -> Self {
+        assert!(columns.end <= self.cols && self.col == 1, "columns of a matrix of {} columns", self.cols);
+        let from = if self.rows == 0 { 0 } else { columns.start };
+        Self::strided(&self.data[from..], self.rows, columns.len(), self.row)
+    }
+
     /// The values of a matrix whose rows lie as rows, and how far apart these start. The last row ends where the values
     /// do.
     pub(crate) fn rows(&self) -> (&'a [E], usize) {
@@ -129,9 +137,46 @@ fn pack_panels<S: Simd, E: Real>(
     width: usize,
     out: &mut [E],
 ) {
-    let panels = rows.clone().step_by(width).zip(out.chunks_exact_mut(width * k.len().max(1)));
-    for (at, out) in panels {
+    let kc = k.len();
+    let whole = rows.start + if a.row == 1 { rows.len() / width * width } else { 0 };
+    if whole > rows.start {
+        assert!(rows.end <= a.rows && k.end <= a.cols, "panels of other rows or terms than the matrix has");
+        // Several panels at a time, so that what is read lies together in memory.
+        for (g, at) in (rows.start..whole).step_by(TOGETHER * width).enumerate() {
+            let end = (at + TOGETHER * width).min(whole);
+            let out = &mut out[g * TOGETHER * width * kc..][..(end - at) * kc];
+            for (p, k) in k.clone().enumerate() {
+                let from = &a.data[at + k * a.col..end + k * a.col];
+                for (j, from) in from.chunks_exact(width).enumerate() {
+                    // SAFETY: `S` is the instruction set this runs on, as this is called through `run` alone.
+                    unsafe { copy::<S, E>(from, &mut out[j * width * kc + p * width..][..width]) };
+                }
+            }
+        }
+    }
+    let rest = &mut out[(whole - rows.start) * kc..];
+    for (at, out) in (whole..rows.end).step_by(width).zip(rest.chunks_exact_mut(width * kc.max(1))) {
         pack_panel::<S, E>(a, at..(at + width).min(rows.end), k.clone(), width, out);
+    }
+}
+
+/// Panels that are packed together.
+const TOGETHER: usize = 8;
+
+/// Copies a panel's row: a copy whose length the compiler does not know would be a call.
+///
+/// # Safety
+/// The processor has the instruction set `S`.
+#[inline(always)]
+unsafe fn copy<S: Simd, E: Real>(from: &[E], to: &mut [E]) {
+    let lanes = <E::Vector<S> as Vector>::LANES;
+    let (mut from, mut to) = (from.chunks_exact(lanes), to.chunks_exact_mut(lanes));
+    for (from, to) in from.by_ref().zip(to.by_ref()) {
+        // SAFETY: both have as many values as a register.
+        unsafe { E::Vector::<S>::load(from.as_ptr()).store(to.as_mut_ptr()) };
+    }
+    for (from, to) in from.remainder().iter().zip(to.into_remainder()) {
+        *to = *from;
     }
 }
 

@@ -6,6 +6,8 @@
 //! it: so a row's bits depend neither on how many rows there are, nor on the threads, nor on what was packed.
 
 mod factors;
+mod few;
+mod routes;
 mod tile;
 
 use std::marker::PhantomData;
@@ -19,6 +21,7 @@ use super::vector::Vector;
 use super::{Real, elementwise, par};
 use crate::ops::Unary;
 pub(crate) use factors::{Left, Mat, Right};
+pub(crate) use few::{matrices, narrow_product};
 use tile::{Tile, TileStart, any_tile, next_tile};
 
 kernels! {
@@ -121,12 +124,22 @@ fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut
             }
             for i in rows.clone().step_by(ROW_TILES * S::ROWS) {
                 let is = i..(i + ROW_TILES * S::ROWS).min(rows.end);
-                if p.pack_a {
-                    for (panel, at) in
-                        a.chunks_exact_mut(S::ROWS * ks.len().max(1)).zip(is.clone().step_by(S::ROWS))
-                    {
-                        let tile = at..(at + S::ROWS).min(is.end);
-                        p.a.pack(p.isa, tile, ks.clone(), panel);
+                match &p.matrix {
+                    _ if !p.pack_a => {}
+                    // A tile reads rows that lie as rows as well as any; they only must not lie far apart.
+                    Some(m) if m.col == 1 => {
+                        for (row, i) in a.chunks_exact_mut(ks.len().max(1)).zip(is.clone()) {
+                            row.copy_from_slice(&m.data[i * m.row..][ks.clone()]);
+                        }
+                    }
+                    _ => {
+                        let mut at = is.start;
+                        while at < is.end {
+                            let tile = at..at + tile_rows::<S>(is.end - at);
+                            let panel = &mut a[(at - is.start) * ks.len()..][..tile.len() * ks.len()];
+                            at = tile.end;
+                            p.a.pack(p.isa, tile, ks.clone(), panel);
+                        }
                     }
                 }
                 tiles::<S, E>(p, is, js.clone(), ks.clone(), a, b);
@@ -163,6 +176,13 @@ impl<S: Simd, E: Real> Outlined for Activation<'_, S, E> {
     }
 }
 
+/// Rows of the next tile of so many that are left: as many as a tile has, but no remainder is left over that is much
+/// smaller, for a tile of few rows is slow.
+#[inline(always)]
+fn tile_rows<S: Simd>(left: usize) -> usize {
+    left.div_ceil(left.div_ceil(S::ROWS).max(1))
+}
+
 /// All tiles of one block, over one run of terms.
 #[inline(always)]
 fn tiles<S: Simd, E: Real>(
@@ -177,13 +197,14 @@ fn tiles<S: Simd, E: Real>(
     let width = S::VECTORS * lanes;
     // B as it lies is passed over row tile by row tile, so that tiles of few rows can be wide; of a packed B a
     // panel stays in the first cache while all of A passes by.
-    let (outer_i, outer_j) = if p.pack_b { (is.len(), width) } else { (S::ROWS, js.len()) };
-    for j0 in js.clone().step_by(outer_j.max(1)) {
-        for i0 in is.clone().step_by(outer_i.max(1)) {
-            let i1 = (i0 + outer_i).min(is.end);
-            for i in (i0..i1).step_by(S::ROWS) {
-                let rows = S::ROWS.min(i1 - i);
-                let j1 = (j0 + outer_j).min(js.end);
+    for j0 in js.clone().step_by(if p.pack_b { width } else { js.len().max(1) }) {
+        let mut i0 = is.start;
+        while i0 < is.end {
+            let i1 = if p.pack_b { is.end } else { i0 + tile_rows::<S>(is.end - i0) };
+            let mut i = i0;
+            while i < i1 {
+                let rows = tile_rows::<S>(i1 - i);
+                let j1 = if p.pack_b { (j0 + width).min(js.end) } else { js.end };
                 let mut j = j0;
                 while j < j1 {
                     let (vectors, last) = if p.pack_b {
@@ -194,6 +215,7 @@ fn tiles<S: Simd, E: Real>(
                     };
                     let (a, a_row, a_col) = match &p.matrix {
                         Some(a) if !p.pack_a => (a.at(i, ks.start), a.row, a.col),
+                        Some(m) if m.col == 1 => (a[(i - is.start) * ks.len()..].as_ptr(), ks.len(), 1),
                         _ => (a[(i - is.start) * ks.len()..].as_ptr(), 1, rows),
                     };
                     let (b, b_row) = match &p.direct {
@@ -221,43 +243,78 @@ fn tiles<S: Simd, E: Real>(
                     unsafe { any_tile::<S, E>(rows, vectors, t) };
                     j += (vectors - 1) * lanes + last;
                 }
+                i += rows;
             }
+            i0 = i1;
         }
     }
 }
 
-/// The way a product takes. All give the same bits.
+/// How a product of matrices is computed. All ways give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// B is small and used as it lies.
-    Small,
-    /// B is packed if there are many rows: a few pass over it faster as it lies.
-    Gemm,
-    /// B is packed always, because its rows do not lie in memory as rows.
+pub(crate) enum Way {
+    /// Both factors are read as they lie.
+    Direct,
+    /// A few rows at a time, B is read once from end to end.
+    Streamed,
+    /// Panels of B are packed, and of A where it pays.
     Packed,
 }
 
-impl Route {
-    /// That for a right factor of `k` × `n`, whose rows lie in memory as rows where it is `direct`.
-    pub(crate) const fn new(k: usize, n: usize, direct: bool) -> Self {
-        if !direct {
-            Self::Packed
-        } else if k.saturating_mul(n) <= UNPACKED {
-            Self::Small
-        } else {
-            Self::Gemm
-        }
+impl Way {
+    const ALL: [Self; 3] = [Self::Direct, Self::Streamed, Self::Packed];
+
+    /// That of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| way.name() == name)
     }
 
     /// As it is told to users.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Small => "small",
-            Self::Gemm => "gemm",
-            Self::Packed => "packed gemm",
+            Self::Direct => "direct",
+            Self::Streamed => "streamed",
+            Self::Packed => "packed",
+        }
+    }
+
+    /// The names of all, for messages.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// The fastest for `m` × `k` times `k` × `n`, as it was [measured](routes).
+    pub(crate) const fn new(m: usize, k: usize, n: usize) -> Self {
+        let (size, mut line, mut class) = (k.saturating_mul(n), 0, 0);
+        while line + 1 < routes::TABLE.len() && size > routes::TABLE[line].0 {
+            line += 1;
+        }
+        while class + 1 < routes::ROWS.len() && m > routes::ROWS[class] {
+            class += 1;
+        }
+        match routes::TABLE[line].1[class] {
+            b'S' => Self::Streamed,
+            b'P' => Self::Packed,
+            _ => Self::Direct,
         }
     }
 }
+
+/// What a layer's products are called: the way of one row, and that of many if it is another.
+pub(crate) const fn route(k: usize, n: usize, transposed: bool) -> &'static str {
+    match (Way::new(1, k, n), Way::new(usize::MAX, k, n)) {
+        _ if transposed => Way::Packed.name(),
+        _ if n <= NARROW => "narrow",
+        (Way::Direct, Way::Direct) => Way::Direct.name(),
+        (Way::Direct, _) => "direct, many rows packed",
+        (Way::Streamed, Way::Packed) => "streamed, many rows packed",
+        (Way::Streamed, _) => "streamed, many rows direct",
+        (Way::Packed, _) => Way::Packed.name(),
+    }
+}
+
+/// Columns up to which a dense layer's sums are taken in several chains, for the widest register may hold them.
+pub(crate) const NARROW: usize = 8;
 
 /// Which threads a product may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,6 +332,22 @@ pub(crate) enum Threads {
 pub(crate) fn product<E: Real>(
     isa: Available,
     threads: Threads,
+    a: &dyn Left<E>,
+    b: &dyn Right<E>,
+    start: Start<'_, E>,
+    act: Unary,
+    c: &mut [E],
+    c_row: usize,
+) {
+    product_by(isa, threads, None, a, b, start, act, c, c_row);
+}
+
+/// The same in this way, if one is given and the factors allow it.
+#[track_caller]
+fn product_by<E: Real>(
+    isa: Available,
+    threads: Threads,
+    way: Option<Way>,
     a: &dyn Left<E>,
     b: &dyn Right<E>,
     start: Start<'_, E>,
@@ -302,7 +375,7 @@ pub(crate) fn product<E: Real>(
         c_row >= n && c.len() >= reach("product", m - 1, c_row, n),
         "product: C is smaller than {m} × {n}"
     );
-    let (pack_a, pack_b) = packs(m, k, n, matrix.is_some(), direct.is_some());
+    let (pack_a, pack_b) = packs(way, m, k, n, matrix, direct.is_some());
     let c = c.as_mut_ptr();
     let p = Product { isa, a, b, matrix, direct, terms, start, act, c, c_row, pack_a, pack_b };
     let all = Area { rows: 0..m, cols: 0..n };
@@ -316,32 +389,23 @@ pub(crate) fn product<E: Real>(
 }
 
 /// Whether A and B are packed.
-fn packs(m: usize, k: usize, n: usize, matrix: bool, direct: bool) -> (bool, bool) {
-    let a = !matrix || n >= 64 && m >= 16 && m.saturating_mul(k) > UNPACKED;
-    let b = match Route::new(k, n, direct) {
-        Route::Small => false,
-        Route::Gemm => m >= 32,
-        Route::Packed => true,
+fn packs<E>(
+    way: Option<Way>,
+    m: usize,
+    k: usize,
+    n: usize,
+    matrix: Option<Mat<'_, E>>,
+    direct: bool,
+) -> (bool, bool) {
+    let way = way.unwrap_or(Way::new(m, k, n));
+    let b = !direct || way == Way::Packed;
+    let a = match matrix {
+        None => true,
+        // Rows that lie as rows hurt only where they are far apart and are read again and again.
+        Some(a) if a.col == 1 => b && k > KC && n >= 64,
+        Some(_) => n >= 64 && m >= 16 && m.saturating_mul(k) > UNPACKED,
     };
     (a, b)
-}
-
-/// The product of two matrices, as [`product`]. A column of C is computed as a row: its tiles are then vectors and not
-/// single lanes. The sums are the same.
-#[track_caller]
-pub(crate) fn matrices<E: Real>(
-    isa: Available,
-    a: Mat<'_, E>,
-    b: Mat<'_, E>,
-    start: Start<'_, E>,
-    act: Unary,
-    c: &mut [E],
-) {
-    if b.cols == 1 && a.rows > 1 && a.row == 1 {
-        product(isa, Threads::All, &b.t(), &a.t(), start.t(), act, c, a.rows);
-    } else {
-        product(isa, Threads::All, &a, &b, start, act, c, b.cols);
-    }
 }
 
 /// Halves a rectangle until its work is small enough for a task.

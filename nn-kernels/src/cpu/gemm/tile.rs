@@ -93,6 +93,79 @@ unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: boo
     }
 }
 
+/// The operands of a product with no more columns than a register has lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Narrow<E> {
+    pub(super) k: usize,
+    pub(super) a: *const E,
+    pub(super) a_row: usize,
+    pub(super) b: *const E,
+    pub(super) b_row: usize,
+    pub(super) n: usize,
+    /// Null where there is none.
+    pub(super) bias: *const E,
+    pub(super) c: *mut E,
+    pub(super) c_row: usize,
+}
+
+/// Rows of A times a narrow B. Terms are summed in four chains, each those whose number leaves the same remainder.
+struct NarrowRows<S, E, const M: usize>(Narrow<E>, PhantomData<S>);
+
+impl<S: Simd, E: Real, const M: usize> Outlined for NarrowRows<S, E, M> {
+    #[inline(always)]
+    fn run(self) {
+        const CHAINS: usize = 4;
+        let t = self.0;
+        // SAFETY: `narrow_tile` alone makes these, with its caller's promise for M rows.
+        unsafe {
+            let zero = E::Vector::<S>::splat(E::ZERO);
+            let mut acc = [[zero; CHAINS]; M];
+            let term = |p: usize, chain: usize, acc: &mut [[E::Vector<S>; CHAINS]; M]| {
+                let b = E::Vector::<S>::load_part(t.b.add(p * t.b_row), t.n);
+                for (m, acc) in acc.iter_mut().enumerate() {
+                    let x = E::Vector::<S>::splat(t.a.add(m * t.a_row + p).read());
+                    acc[chain] = x.mul_add(b, acc[chain]);
+                }
+            };
+            let whole = t.k / CHAINS * CHAINS;
+            let mut p = 0;
+            while p < whole {
+                term(p, 0, &mut acc);
+                term(p + 1, 1, &mut acc);
+                term(p + 2, 2, &mut acc);
+                term(p + 3, 3, &mut acc);
+                p += CHAINS;
+            }
+            for (chain, p) in (whole..t.k).enumerate() {
+                term(p, chain, &mut acc);
+            }
+            for (m, acc) in acc.iter().enumerate() {
+                let sum = acc[0].add(acc[1]).add(acc[2].add(acc[3]));
+                let sum =
+                    if t.bias.is_null() { sum } else { E::Vector::<S>::load_part(t.bias, t.n).add(sum) };
+                sum.store_part(t.c.add(m * t.c_row), t.n);
+            }
+        }
+    }
+}
+
+/// Runs the product of at most three rows with a narrow B.
+///
+/// # Safety
+/// The processor has the instruction set `S`; `n` is no more than a register's lanes; `a[i·a_row + p]` may be read for
+/// each i < rows and p < k, `b[p·b_row + j]` for each j < n, `bias[j]` unless it is null, and `c[i·c_row + j]` be written.
+#[inline(always)]
+pub(super) unsafe fn narrow_tile<S: Simd, E: Real>(rows: usize, t: Narrow<E>) {
+    // SAFETY: the caller's.
+    unsafe {
+        match rows {
+            1 => S::outline(NarrowRows::<S, E, 1>(t, PhantomData)),
+            2 => S::outline(NarrowRows::<S, E, 2>(t, PhantomData)),
+            _ => S::outline(NarrowRows::<S, E, 3>(t, PhantomData)),
+        }
+    }
+}
+
 /// A tile whose shape is known to the compiler.
 ///
 /// Made only where [`tile`] may be called.

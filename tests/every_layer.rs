@@ -77,6 +77,10 @@ layers! {
     linear_gelu: LinearGELU<64, 96>, T![17, 64];
     linear_gelu_tanh: LinearGELUTanh<64, 96>, T![17, 64];
     linear_elu: LinearELU<64, 96>, T![17, 64];
+    quantized_bf16: QuantizedLinear<Bf16, 97, 130>, T![17, 97];
+    quantized_f16: QuantizedLinear<F16, 97, 1, Yes>, T![33, 97];
+    quantized_q8_0: QuantizedLinear<Q8_0, 96, 130, Yes>, T![17, 96];
+    quantized_llama_block: LlamaBlock<37, 64, 4, 2, 96, Sci<1, 4>, Sci<1, -5>, Q8_0>, T![37, 64];
     relu: ReLU, T![37, 101];
     tanh: Tanh, T![37, 101];
     sigmoid: Sigmoid, T![37, 101];

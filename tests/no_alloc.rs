@@ -214,6 +214,8 @@ struct Blocks {
     second: InitWith<Residual<StopGradParams<LlamaBlock<24, 32, 4, 2, 48>>>, Xavier>,
     third: SelfAttention<24, 32, 4, 2, 8, Yes, 1e4, 1e-6, No, No>,
     fourth: Tok<Linear<32, 32>>,
+    fifth: LlamaBlock<24, 32, 4, 2, 64, 1e4, 1e-5, Q8_0>,
+    sixth: QuantizedLinear<Bf16, 32, 32, Yes>,
     told: RepeatConditional<Add, 3>,
     #[tied = "tokens.weight"]
     head: TiedLinear<32, 64>,
@@ -223,6 +225,7 @@ impl Blocks {
     fn forward(&self, ids: Ids<T![..24]>) -> T![..24, 64] {
         let given = self.tokens(ids);
         let x = self.fourth(self.third(self.second(self.first(given))));
+        let x = self.sixth(self.fifth(x));
         self.head(self.told(x, given))
     }
 }

@@ -52,6 +52,8 @@ pub const NAMES: &[&str] = &[
     "w6-embedding",
     "w6-embedding-vjp",
     "w7-decode-f32",
+    "w7-decode-bf16",
+    "w7-decode-8bit",
     "w8-matmul-64",
     "w8-matmul-128",
     "w8-matmul-256",
@@ -62,6 +64,24 @@ pub const NAMES: &[&str] = &[
     "w8-matmul-8x1024x1024",
     "w8-matmul-32x1024x1024",
 ];
+
+/// The next token of a model that has been given a text.
+macro_rules! decode {
+    ($model:ty) => {{
+        let prompt = || -> Result<Work, Error> {
+            let weights = Weights::<$model, Cpu<f32>>::new(Cpu::new()?, 1)?;
+            let mut cache = KvCache::new(&weights, 1)?;
+            cache.forward(&weights, &ids(2, PROMPT, 32000))?;
+            let params = trained(&weights);
+            let call = Box::new(move || {
+                cache.rewind(PROMPT);
+                black_box(cache.forward(&weights, &[17]).expect(WHOLE));
+            });
+            Ok(Work { params, call })
+        };
+        prompt()
+    }};
+}
 
 /// Makes a workload, or `None` if there is none of that name.
 pub fn work(name: &str) -> Option<Result<Work, Error>> {
@@ -85,7 +105,10 @@ pub fn work(name: &str) -> Option<Result<Work, Error>> {
         "w3-train" => small_cnn(true),
         "w4-train" => resnet(true),
         "w5-train" => gpt(),
-        "w7-decode-f32" => decode(),
+        "w7-decode-f32" => decode!(models::Llama),
+        "w7-decode-bf16" => decode!(models::LlamaBf16),
+        "w7-decode-f16" => decode!(models::LlamaF16),
+        "w7-decode-8bit" => decode!(models::LlamaQ8),
         _ => return layers::work(name),
     })
 }
@@ -175,18 +198,6 @@ fn gpt() -> Result<Work, Error> {
 
 /// How many tokens are in the cache when the next one is asked for.
 const PROMPT: usize = 256;
-
-fn decode() -> Result<Work, Error> {
-    let weights = Weights::<models::Llama, Cpu<f32>>::new(Cpu::new()?, 1)?;
-    let mut cache = KvCache::new(&weights, 1)?;
-    cache.forward(&weights, &ids(2, PROMPT, 32000))?;
-    let params = trained(&weights);
-    let call = Box::new(move || {
-        cache.rewind(PROMPT);
-        black_box(cache.forward(&weights, &[17]).expect(WHOLE));
-    });
-    Ok(Work { params, call })
-}
 
 fn trained<M: nn::Declared>(weights: &Weights<M, Cpu<f32>>) -> usize {
     weights.parameters().iter().filter(|p| !p.role.in_state()).map(|p| p.len()).sum()

@@ -1,9 +1,9 @@
 //! The models, as a user would declare them.
 
 use nn::{
-    BatchNorm2D, CausalSelfAttention, Conv2D, Conv2DNoBias, Embedding, FeedForward, GELU, LayerNorm, Linear,
-    LinearNoBias, LinearReLU, LinearTanh, LlamaBlock, MaxPool2D, PosEmbed, PreNormBlock, RMSNorm, ReLU,
-    Repeat, Residual, T, module, sequential,
+    BatchNorm2D, Bf16, CausalSelfAttention, Conv2D, Conv2DNoBias, Embedding, F16, FeedForward, GELU,
+    LayerNorm, Linear, LinearNoBias, LinearReLU, LinearTanh, LlamaBlock, MaxPool2D, No, PosEmbed,
+    PreNormBlock, Q8_0, QuantizedLinear, RMSNorm, ReLU, Repeat, Residual, T, module, sequential,
 };
 
 sequential! {
@@ -74,9 +74,23 @@ sequential! {
         Embedding<65, 128>, PosEmbed<128, 128>, Repeat<GptBlock<128>, 4>, LayerNorm<128>, LinearNoBias<128, 65>
 }
 
-sequential! {
+macro_rules! llamas {
+    ($($(#[$doc:meta])* $name:ident $format:ident $head:ident<$($arg:tt),*>;)*) => {$(
+        sequential! {
+            $(#[$doc])*
+            pub $name: Ids[..257] -> [..257, 32000] =
+                Embedding<32000, 512>, Repeat<LlamaBlock<257, 512, 8, 4, 1408, 1e4, 1e-5, $format>, 8>,
+                RMSNorm<512, 1e-5>, $head<$($arg),*>
+        }
+    )*};
+}
+llamas! {
     /// A stack of Llama's shape.
-    pub Llama: Ids[..257] -> [..257, 32000] =
-        Embedding<32000, 512>, Repeat<LlamaBlock<257, 512, 8, 4, 1408>, 8>, RMSNorm<512, 1e-5>,
-        LinearNoBias<512, 32000>
+    Llama No LinearNoBias<512, 32000>;
+    /// The same for inference, with weights in bfloat16.
+    LlamaBf16 Bf16 QuantizedLinear<Bf16, 512, 32000>;
+    /// The same in half precision.
+    LlamaF16 F16 QuantizedLinear<F16, 512, 32000>;
+    /// The same in 8 bits.
+    LlamaQ8 Q8_0 QuantizedLinear<Q8_0, 512, 32000>;
 }

@@ -130,8 +130,7 @@ impl<M: Module<D, X>, X: Signature, D: Device> Run<M, X, D> {
     pub fn init(&mut self, seed: u64) {
         for place in &self.places {
             let arena = if place.in_state { &mut self.state } else { &mut self.params };
-            let values: Vec<_> = place.initial(seed).into_iter().map(D::Elem::from_f64).collect();
-            place.scatter(&values, &mut arena[place.span()]);
+            place.scatter(&place.initial(seed), &mut arena[place.span()]);
         }
     }
 
@@ -465,8 +464,13 @@ impl Options {
         for (value, z) in run.params.iter_mut().zip(normal(M::TREE.params())) {
             *value += 0.1 * z;
         }
+        let start = run.state.clone();
         for (value, z) in run.state.iter_mut().zip(normal(M::TREE.state())) {
             *value += 0.1 * z.abs();
+        }
+        // What holds packed weights is no numbers to be added to.
+        for span in run.places.iter().filter(|p| p.packing().is_some()).map(Parameter::span) {
+            run.state[span.clone()].copy_from_slice(&start[span]);
         }
         let mut ids = Philox::new(self.seed, 2);
         let mut inputs: Vec<Values<f64>> = Vec::new();

@@ -70,6 +70,7 @@ pub use layers::lora::*;
 pub use layers::norm::*;
 pub use layers::pool::*;
 pub use layers::position::*;
+pub use layers::quantized::*;
 pub use layers::recurrent::*;
 pub use layers::rope::*;
 pub use layers::sample::*;
@@ -81,7 +82,9 @@ pub use layers::wrap::*;
 pub use loss::{CrossEntropy, CrossEntropyRows, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};
 pub use nn_kernels::ops::Reduction;
-pub use nn_kernels::{self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, View, ViewMut};
+pub use nn_kernels::{
+    self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, Packing, View, ViewMut,
+};
 pub use nn_macros::{checkpoint, layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
 pub use partial::Partial;

@@ -21,6 +21,10 @@ pub struct Summary {
     pub params: usize,
     /// How many of them are frozen.
     pub frozen: usize,
+    /// Bytes of the parameters and the state, padding included.
+    pub bytes: usize,
+    /// Whether there are weights in fewer bits than elements have.
+    packed: bool,
     /// Multiply-adds of one sample's forward pass.
     pub macs: usize,
     capacity: usize,
@@ -30,17 +34,16 @@ pub struct Summary {
 
 impl Summary {
     pub(crate) fn of<M: Declared + Module<D, M::In>, D: Device>(capacity: usize, workspace: usize) -> Self {
+        let table = parameters(M::TREE, None);
         Self {
             model: M::LABEL.as_str().to_owned(),
             input: <M::In as Signature>::SIG.to_string(),
             output: <M::Out as Signature>::SIG.to_string(),
             rows: Describe::of::<M, D, M::In>().rows,
             params: crate::describe::count(M::TREE),
-            frozen: parameters(M::TREE, None)
-                .iter()
-                .filter(|p| p.in_state && p.role != Role::State)
-                .map(Parameter::len)
-                .sum(),
+            frozen: table.iter().filter(|p| p.in_state && p.role != Role::State).map(Parameter::len).sum(),
+            bytes: (M::TREE.params() + M::TREE.state()).saturating_mul(size_of::<D::Elem>()),
+            packed: table.iter().any(|p| p.packing().is_some()),
             macs: <M as Layer<M::In>>::MACS,
             capacity,
             element: size_of::<D::Elem>(),
@@ -85,7 +88,7 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "{}: {} → {}, {} parameters{}, {} multiply-adds a sample",
+            "{}: {} → {}, {} parameters{}{}, {} multiply-adds a sample",
             self.model,
             self.input,
             self.output,
@@ -95,6 +98,7 @@ impl fmt::Display for Summary {
             } else {
                 String::new()
             },
+            if self.packed { format!(", {}", quantity(self.bytes, "B")) } else { String::new() },
             grouped(self.macs)
         )?;
         writeln!(f, "{}", table.trim_fmt())?;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use nn_kernels::philox::Philox;
+use nn_kernels::{Float, Packing};
 
 use crate::dims::{Dims, Extent};
 use crate::error::Error;
@@ -28,6 +29,8 @@ pub struct Parameter {
     /// How far apart two neighbours of a row lie, if it lies transposed: the rows of the whole matrix, of which
     /// this may be some only.
     step: usize,
+    /// The first of these, if it is packed: it is then where the whole matrix is.
+    first: usize,
 }
 
 impl Parameter {
@@ -46,7 +49,7 @@ impl Parameter {
     ///
     /// # Errors
     /// There are more or fewer values than it has, or the arena is too short.
-    pub fn write<T: Copy>(&self, values: &[T], arena: &mut [T]) -> Result<(), Error> {
+    pub fn write<T: Float>(&self, values: &[T], arena: &mut [T]) -> Result<(), Error> {
         self.expect(values.len())?;
         let found = arena.len().saturating_sub(self.offset);
         let place = arena.get_mut(self.span()).ok_or_else(|| self.too_short(found))?;
@@ -58,7 +61,7 @@ impl Parameter {
     ///
     /// # Errors
     /// The arena is too short.
-    pub fn read<T: Copy>(&self, arena: &[T]) -> Result<Vec<T>, Error> {
+    pub fn read<T: Float>(&self, arena: &[T]) -> Result<Vec<T>, Error> {
         let found = arena.len().saturating_sub(self.offset);
         Ok(self.gather(arena.get(self.span()).ok_or_else(|| self.too_short(found))?))
     }
@@ -81,8 +84,22 @@ impl Parameter {
             _ if self.is_empty() => 0,
             Stored::AsIs => self.len(),
             Stored::Transposed => (self.dims.n(1) - 1) * self.step + self.dims.n(0),
+            Stored::Packed(packing) => packing.slots(self.step, self.width()),
         };
         self.offset..self.offset + len
+    }
+
+    /// Values in a row of a matrix.
+    fn width(&self) -> usize {
+        self.dims.product(1, self.dims.rank()).n
+    }
+
+    /// How it is packed, if it is: then what lies in its span is no numbers, and may be other parameters' as well.
+    pub(crate) fn packing(&self) -> Option<Packing> {
+        match self.stored {
+            Stored::Packed(packing) => Some(packing),
+            Stored::AsIs | Stored::Transposed => None,
+        }
     }
 
     /// The stretches of the arena that it fills.
@@ -90,7 +107,7 @@ impl Parameter {
         let (count, len) = match self.stored {
             _ if self.is_empty() => (0, 0),
             Stored::Transposed if self.step != self.dims.n(0) => (self.dims.n(1), self.dims.n(0)),
-            _ => (1, self.len()),
+            _ => (1, self.span().len()),
         };
         (0..count).map(move |i| self.offset + i * self.step).map(move |start| start..start + len)
     }
@@ -98,20 +115,28 @@ impl Parameter {
     /// Where in the span a value of the checkpoint's lies.
     fn place(&self, i: usize) -> usize {
         match self.stored {
-            Stored::AsIs => i,
+            Stored::AsIs | Stored::Packed(_) => i,
             Stored::Transposed => (i % self.dims.n(1)) * self.step + i / self.dims.n(1),
         }
     }
 
     /// Puts values in the checkpoint's order where they belong in the span.
-    pub(crate) fn scatter<T: Copy>(&self, values: &[T], span: &mut [T]) {
+    pub(crate) fn scatter<S: Float, T: Float>(&self, values: &[S], span: &mut [T]) {
+        if let Some(packing) = self.packing() {
+            return packing.write(self.width(), self.first, values, span);
+        }
         for (i, value) in values.iter().enumerate() {
-            span[self.place(i)] = *value;
+            span[self.place(i)] = T::from_f64(value.to_f64());
         }
     }
 
     /// The values of the span in the checkpoint's order.
-    pub(crate) fn gather<T: Copy>(&self, span: &[T]) -> Vec<T> {
+    pub(crate) fn gather<T: Float>(&self, span: &[T]) -> Vec<T> {
+        if let Some(packing) = self.packing() {
+            let mut values = vec![T::ZERO; self.len()];
+            packing.read(self.width(), self.first, span, &mut values);
+            return values;
+        }
         (0..self.len()).map(|i| span[self.place(i)]).collect()
     }
 
@@ -231,16 +256,14 @@ fn leaves(node: &Node, at: &Place, piece: Option<(&Child, usize)>, all: &mut Vec
         let is_state = leaf.role.in_state();
         let start = if is_state { at.state } else { at.params } + node.leaf_offset(i);
         let step = leaf.dims.n_or_one(0);
-        let (offset, dims) = match piece.map(|(child, k)| child.rows(k, step)) {
-            None => (start, leaf.dims),
-            Some((first, rows)) => {
-                let apart = if leaf.stored == Stored::Transposed {
-                    1
-                } else {
-                    leaf.dims.product(1, leaf.dims.rank()).n
-                };
-                (start + first * apart, leaf.dims.with(0, Extent::new(rows)))
-            }
+        let (first, dims) = match piece.map(|(child, k)| child.rows(k, step)) {
+            None => (0, leaf.dims),
+            Some((first, rows)) => (first, leaf.dims.with(0, Extent::new(rows))),
+        };
+        let apart = match leaf.stored {
+            Stored::AsIs => leaf.dims.product(1, leaf.dims.rank()).n,
+            Stored::Transposed => 1,
+            Stored::Packed(_) => 0,
         };
         all.push(Parameter {
             path: join(&at.path, leaf.name),
@@ -254,8 +277,9 @@ fn leaves(node: &Node, at: &Place, piece: Option<(&Child, usize)>, all: &mut Vec
                 if leaf.decided { at.own } else { at.init.or(at.model) },
             ),
             in_state: is_state || at.frozen,
-            offset,
+            offset: start + first * apart,
             step,
+            first,
         });
     }
 }

@@ -1,3 +1,5 @@
+use nn_kernels::Packing;
+
 use crate::Text;
 use crate::dims::{Dims, Extent};
 use crate::fault::{Fault, Rule};
@@ -52,6 +54,19 @@ pub enum Stored {
     AsIs,
     /// A matrix `[OUT, IN]` of the checkpoint lies as `[IN, OUT]`.
     Transposed,
+    /// A matrix `[OUT, IN]` of the checkpoint is stored in fewer bits, rounded to the nearest numbers. The elements that hold
+    /// it are no numbers: they are copied, and read by the kernels for this packing.
+    Packed(Packing),
+}
+
+impl Stored {
+    const fn kind(self) -> u8 {
+        match self {
+            Self::AsIs => 0,
+            Self::Transposed => 1,
+            Self::Packed(_) => 2,
+        }
+    }
 }
 
 /// One parameter tensor of a layer.
@@ -84,6 +99,12 @@ impl Leaf {
         self
     }
 
+    /// The same matrix in fewer bits, [frozen](Role::Frozen): what is rounded does not learn.
+    pub const fn packed(mut self, packing: Packing) -> Self {
+        (self.stored, self.role) = (Stored::Packed(packing), Role::Frozen);
+        self
+    }
+
     /// The same, whose initialiser only `#[init(..)]` replaces, and not a model's.
     pub const fn decided(mut self) -> Self {
         self.decided = true;
@@ -92,7 +113,17 @@ impl Leaf {
 
     pub(crate) const fn room(&self) -> usize {
         // An impossible dimension is a fault elsewhere.
-        if self.dims.is_poison() { 0 } else { at_most(self.dims.numel()).next_multiple_of(ALIGN) }
+        if self.dims.is_poison() { 0 } else { at_most(self.elements()).next_multiple_of(ALIGN) }
+    }
+
+    /// How many elements it fills.
+    pub(crate) const fn elements(&self) -> usize {
+        match self.stored {
+            Stored::Packed(packing) => {
+                packing.slots(self.dims.n_or_one(0), self.dims.product(1, self.dims.rank()).n)
+            }
+            Stored::AsIs | Stored::Transposed => self.dims.numel(),
+        }
     }
 }
 
@@ -371,7 +402,7 @@ impl Node {
             let text = own.dims.write(text.str("it needs "));
             return Some(Fault::new(target.dims.write(text.str(", but that is "))));
         }
-        if own.stored as u8 != target.stored as u8 {
+        if own.stored.kind() != target.stored.kind() {
             let text = text
                 .str("the two lie differently in memory; to reuse an embedding's table take `TiedLinear`");
             return Some(Fault::new(text));

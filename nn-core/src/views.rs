@@ -114,7 +114,8 @@ impl<A: Access> Arenas<A> {
         })
     }
 
-    /// The own parameter `name`, after those before it, if the layer has it.
+    /// The own parameter `name`, after those before it, if the layer has it, and as numbers: what is
+    /// [packed](Stored::Packed) can't be viewed.
     ///
     /// # Panics
     /// The layer has it in another shape, or before one that was asked for already.
@@ -127,6 +128,10 @@ impl<A: Access> Arenas<A> {
         }
         self.next = i + 1;
         let (leaf, dims) = (&leaves[i], S::SIG.dims(0));
+        if let Stored::Packed(_) = leaf.stored {
+            self.take_leaf(leaf);
+            return None;
+        }
         assert!(dims.same(&leaf.dims), "`{name}` is viewed as {dims}, but it is {}", leaf.dims);
         Some(TensorView { data: self.take_leaf(leaf), dims, stored: leaf.stored, shape: PhantomData })
     }
@@ -137,7 +142,7 @@ impl<A: Access> Arenas<A> {
             true => self.take(&Node::EMPTY, 0, room).state,
             false => self.take(&Node::EMPTY, room, 0).params,
         };
-        if own.is_empty() { own } else { own.split(leaf.dims.numel()).0 }
+        if own.is_empty() { own } else { own.split(leaf.elements()).0 }
     }
 
     fn take(&mut self, tree: &'static Node, params: usize, state: usize) -> Self {
@@ -187,7 +192,7 @@ impl<A: Access, S: Signature> TensorView<A, S> {
     /// Where value `i` of the checkpoint's order lies.
     fn place(&self, i: usize) -> usize {
         match self.stored {
-            Stored::AsIs => i,
+            Stored::AsIs | Stored::Packed(_) => i,
             Stored::Transposed => {
                 let (rows, cols) = (self.dims.n(0), self.dims.n(1));
                 (i % cols) * rows + i / cols

@@ -155,10 +155,31 @@ impl<M: Declared, D: Device> Weights<M, D> {
     }
 
     /// Moves these weights, state included, a share `tau` of the way to those of another copy of the model:
-    /// Polyak averaging. What is the same in both stays as it is, bit for bit: frozen parameters do.
+    /// Polyak averaging. What is the same in both stays as it is, bit for bit: frozen parameters do. What is
+    /// [packed](crate::Stored::Packed) moves as the numbers that it stands for, and is rounded again.
     pub fn move_towards(&mut self, other: &Self, tau: f64) {
         self.device.lerp(tau, D::view(&other.params), D::view_mut(&mut self.params));
-        self.device.lerp(tau, D::view(&other.state), D::view_mut(&mut self.state));
+        let packed: Vec<_> = (0..self.table.len()).filter(|i| self.table[*i].packing().is_some()).collect();
+        let moved = packed.iter().map(|i| {
+            let both = self.read(*i).into_iter().zip(other.read(*i));
+            both.map(|(own, other)| own.to_f64() + tau * (other.to_f64() - own.to_f64())).collect::<Vec<_>>()
+        });
+        let moved: Vec<_> = moved.collect();
+        // What lies between what is packed is numbers.
+        let mut spans: Vec<_> = packed.iter().map(|i| self.table[*i].span()).collect();
+        spans.sort_unstable_by_key(|span| span.start);
+        let mut at = 0;
+        for span in spans.into_iter().chain([D::len(self.state())..usize::MAX]) {
+            if span.start > at {
+                let len = span.start - at;
+                let to = slice_mut::<D>(D::view_mut(&mut self.state), at, len);
+                self.device.lerp(tau, slice::<D>(D::view(&other.state), at, len), to);
+            }
+            at = at.max(span.end);
+        }
+        for (i, values) in packed.into_iter().zip(moved) {
+            self.write(i, &values);
+        }
     }
 
     /// How many values of the state a call may change.
@@ -213,12 +234,11 @@ impl<M: Declared, D: Device> Weights<M, D> {
         let arena = if p.in_state { &mut self.state } else { &mut self.params };
         let span = p.span();
         let mut all = vec![D::Elem::ZERO; span.len()];
-        if span.len() > values.len() {
-            // What lies in between stays as it is.
+        if p.packing().is_some() || span.len() > values.len() {
+            // What lies in between, and is no part of it, stays as it is.
             self.device.download(slice::<D>(D::view(arena), span.start, span.len()), &mut all);
         }
-        let values: Vec<_> = values.iter().map(|v| D::Elem::from_f64(*v)).collect();
-        p.scatter(&values, &mut all);
+        p.scatter(values, &mut all);
         self.device.upload(&all, slice_mut::<D>(D::view_mut(arena), span.start, span.len()));
     }
 }

@@ -14,12 +14,14 @@ mod float;
 pub mod hash;
 mod memory;
 pub mod ops;
+mod packing;
 pub mod philox;
 
 pub use cpu::{Cpu, Isa};
 pub use error::DeviceError;
 pub use float::{DType, Float, Pod};
 pub use memory::{Memory, Open, View, ViewMut};
+pub use packing::Packing;
 
 /// Everything a model runs on: memory, an element type, and every kernel family.
 ///

@@ -157,6 +157,11 @@ impl<D: Device> Step<D> {
             Some(D::reborrow(&mut e)),
         );
         d.sinusoids(&SinusoidSpec { rows: 64, first: 0, dim: 64, theta: 1e4 }, out!(c, 64 * 64));
+        for packing in [nn_kernels::Packing::Bf16, nn_kernels::Packing::Q8_0] {
+            let s = PackedSpec { rows: 32, inputs: 256, outputs: 300, packing };
+            d.packed_linear(&s, of!(a, 32 * 256), of!(b, s.slots()), None, out!(c, 32 * 300));
+            d.packed_linear_vjp(&s, of!(b, s.slots()), of!(a, 32 * 300), out!(c, 32 * 256));
+        }
         let (n, s) = (64 * 64, LinearSpec { act: Unary::Identity, ..s_linear });
         d.linear_add(&s, of!(a, 256 * 300), of!(b, 300 * 200), out!(c, 256 * 200));
         d.lstm(64, out!(c, 4 * n), of!(a, n), out!(e, n), out!(f, n));

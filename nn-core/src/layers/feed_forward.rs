@@ -9,6 +9,7 @@ use crate::fault::{Rule, label};
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::elementwise::{Activation, GELU, GELUTanh, Identity, SiLU, Sigmoid};
 use crate::layers::linear::{LinearActOf, No, Yes};
+use crate::layers::quantized::{MaybeFormat, Part, check_format};
 use crate::layers::{along_last, product, rows_of};
 use crate::signature::{Sig, Signature};
 use crate::tensors::{slice, slice_mut};
@@ -27,13 +28,13 @@ view_of_parts! {
 
 view_of_parts! {
     /// The parameters of a [`GatedFeedForward`].
-    GatedFeedForwardView<D: Dim, H: Dim> of GatedFeedForwardOf<D, H, ACT>[ACT: Activation] {
+    GatedFeedForwardView<D: Dim, H: Dim, F: MaybeFormat> of GatedFeedForwardOf<D, H, ACT, F>[ACT: Activation] {
         /// Of the layer whose output is activated.
-        0 gate_proj: LinearActOf<D, H, Identity, No>,
+        0 gate_proj: F::Linear<D, H, No>,
         /// Of the layer that is gated.
-        1 up_proj: LinearActOf<D, H, Identity, No>,
+        1 up_proj: F::Linear<D, H, No>,
         /// Of the layer back.
-        2 down_proj: LinearActOf<H, D, Identity, No>,
+        2 down_proj: F::Linear<H, D, No>,
     }
 }
 
@@ -187,9 +188,9 @@ impl<V: Device, X: Signature, D: Dim, FF: Dim, ACT: Activation> Module<V, X> for
 /// Parameters, named as in Hugging Face's Llama: `gate_proj.weight` `[H, D]`, `up_proj.weight` `[H, D]`,
 /// `down_proj.weight` `[D, H]`, each as in [`LinearNoBias`](crate::LinearNoBias). [`SwiGLUFeedForward`],
 /// [`GeGLUFeedForward`] and [`GLUFeedForward`] are the usual ones. Of what it computes on the way it keeps W_gate·x and
-/// W_up·x.
+/// W_up·x. With a [`Format`](crate::Format) F the three are [`QuantizedLinear`](crate::QuantizedLinear)s, which don't learn.
 #[layer(own_views)]
-pub struct GatedFeedForward<const D: usize, const H: usize, ACT: Activation>;
+pub struct GatedFeedForward<const D: usize, const H: usize, ACT: Activation, F: MaybeFormat = No>;
 
 /// y = W_down·(SiLU(W_gate·x) ⊙ W_up·x): the feed-forward network of Llama, Mistral and Qwen. `[.., D]` keeps its shape.
 ///
@@ -205,21 +206,24 @@ pub struct GatedFeedForward<const D: usize, const H: usize, ACT: Activation>;
 ///     "shape mismatch: `SwiGLUFeedForward<8, 24>` takes [.., 8], but it is given [24]"
 /// );
 /// ```
-pub type SwiGLUFeedForward<const D: usize, const H: usize> = GatedFeedForward<D, H, SiLU>;
+pub type SwiGLUFeedForward<const D: usize, const H: usize, F = No> = GatedFeedForward<D, H, SiLU, F>;
 /// [`GatedFeedForward`] with the exact [`GELU`]. Gemma has [`GELUTanh`]: `GatedFeedForward<D, H, GELUTanh>`.
 pub type GeGLUFeedForward<const D: usize, const H: usize> = GatedFeedForward<D, H, GELU>;
 /// [`GatedFeedForward`] with [`Sigmoid`].
 pub type GLUFeedForward<const D: usize, const H: usize> = GatedFeedForward<D, H, Sigmoid>;
 
-impl<D: Dim, H: Dim, ACT: Activation> GatedFeedForwardOf<D, H, ACT> {
+impl<D: Dim, H: Dim, ACT: Activation, F: MaybeFormat> GatedFeedForwardOf<D, H, ACT, F> {
     const CHILDREN: [Child; 3] = [
-        Child::new("gate_proj", LinearActOf::<D, H, Identity, No>::TREE),
-        Child::new("up_proj", LinearActOf::<D, H, Identity, No>::TREE),
-        Child::new("down_proj", LinearActOf::<H, D, Identity, No>::TREE),
+        Child::new("gate_proj", F::Linear::<D, H, No>::TREE),
+        Child::new("up_proj", F::Linear::<D, H, No>::TREE),
+        Child::new("down_proj", F::Linear::<H, D, No>::TREE),
     ];
 
-    fn weights<V: Device>(params: nn_kernels::View<'_, V>) -> [nn_kernels::View<'_, V>; 3] {
-        [0, 1, 2].map(|i| slice::<V>(params, Self::TREE.field(i).params, D::N * H::N))
+    fn parts() -> [Part; 3] {
+        [0, 1, 2].map(|i| match i {
+            2 => Part::of::<F>(Self::TREE, i, H::N, D::N),
+            _ => Part::of::<F>(Self::TREE, i, D::N, H::N),
+        })
     }
 
     /// The two halves lie behind one another.
@@ -228,7 +232,7 @@ impl<D: Dim, H: Dim, ACT: Activation> GatedFeedForwardOf<D, H, ACT> {
     }
 }
 
-impl<D: Dim, H: Dim, ACT: Activation> Params for GatedFeedForwardOf<D, H, ACT> {
+impl<D: Dim, H: Dim, ACT: Activation, F: MaybeFormat> Params for GatedFeedForwardOf<D, H, ACT, F> {
     const LABEL: Text = match ACT::F {
         Unary::Silu => label("SwiGLUFeedForward", Self::ARGS),
         Unary::Gelu => label("GeGLUFeedForward", Self::ARGS),
@@ -241,10 +245,17 @@ impl<D: Dim, H: Dim, ACT: Activation> Params for GatedFeedForwardOf<D, H, ACT> {
     const TREE: &'static Node = &Node::new(&[], &Self::CHILDREN);
 }
 
-impl<X: Signature, D: Dim, H: Dim, ACT: Activation> Layer<X> for GatedFeedForwardOf<D, H, ACT> {
+impl<X: Signature, D: Dim, H: Dim, ACT: Activation, F: MaybeFormat> Layer<X>
+    for GatedFeedForwardOf<D, H, ACT, F>
+{
     const RULE: Rule = match Rule::check_positive(&Self::LABEL, &["D", "H"], Self::ARGS) {
         Some(rule) => rule,
-        None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT).keeping(),
+        None => {
+            match (check_format::<F>(&Self::LABEL, D::EXTENT), check_format::<F>(&Self::LABEL, H::EXTENT)) {
+                (Some(rule), _) | (None, Some(rule)) => rule,
+                (None, None) => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT).keeping(),
+            }
+        }
     };
     const KEEPS_X: bool = true;
     const SAVED: Size = hidden(&X::SIG, H::N.saturating_mul(2));
@@ -257,74 +268,56 @@ impl<X: Signature, D: Dim, H: Dim, ACT: Activation> Layer<X> for GatedFeedForwar
     const CAUSAL: bool = true;
 }
 
-impl<V: Device, X: Signature, D: Dim, H: Dim, ACT: Activation> Module<V, X>
-    for GatedFeedForwardOf<D, H, ACT>
+impl<V: Device, X: Signature, D: Dim, H: Dim, ACT: Activation, F: MaybeFormat> Module<V, X>
+    for GatedFeedForwardOf<D, H, ACT, F>
 {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
         let rows = cx.rows(&X::SIG.dims(0));
         let n = rows * H::N;
-        let [gate, up, down] = Self::weights::<V>(call.params);
+        let ([gate, up, down], device) = (Self::parts(), cx.device());
+        let (x, arenas) = (call.x.get(0), (call.params, call.state.read()));
         let mut between = call.scratch.take(n);
         let both = if cx.keeps() { &mut call.saved } else { &mut call.scratch };
         let mut both = both.take(2 * n);
-        let into = plain(rows, D::N, H::N);
         let (to_gate, to_up) = V::split_mut(V::reborrow(&mut both), n);
-        cx.device().linear(&into, call.x.get(0), gate, None, to_gate);
-        cx.device().linear(&into, call.x.get(0), up, None, to_up);
-        cx.device().gated(&Self::spec(rows), V::read(&both), V::reborrow(&mut between));
-        cx.device().linear(&plain(rows, H::N, D::N), V::read(&between), down, None, call.y.get(0));
+        gate.forward(device, rows, arenas, x, to_gate);
+        up.forward(device, rows, arenas, x, to_up);
+        device.gated(&Self::spec(rows), V::read(&both), V::reborrow(&mut between));
+        down.forward(device, rows, arenas, V::read(&between), call.y.get(0));
     }
 
     fn vjp(cx: &mut Ctx<'_, V>, mut call: Vjp<'_, V>) {
         let rows = cx.rows(&X::SIG.dims(0));
         let n = rows * H::N;
-        let [gate, up, down] = Self::weights::<V>(call.params);
-        let [dgate, dup, ddown] = match call.dparams {
-            Some(dparams) => {
-                let (dgate, rest) = V::split_mut(dparams, Self::TREE.field(1).params);
-                let (dup, ddown) =
-                    V::split_mut(rest, Self::TREE.field(2).params - Self::TREE.field(1).params);
-                [dgate, dup, ddown].map(|view| Some(slice_mut::<V>(view, 0, D::N * H::N)))
-            }
-            None => [None, None, None],
-        };
+        let ([gate, up, down], device) = (Self::parts(), cx.device());
+        let (arenas, mut dparams) = ((call.params, call.state), call.dparams);
         let both = call.saved.take(2 * n);
         let mut one = call.scratch.take(rows * larger(H::N, D::N));
         let mut dboth = call.scratch.take(2 * n);
-        let device = cx.device();
         // The product of the halves is computed again, where its gradient's own halves will be.
         let mut between = slice_mut::<V>(V::reborrow(&mut dboth), 0, n);
         device.gated(&Self::spec(rows), both, V::reborrow(&mut between));
-        device.linear_vjp(
-            &plain(rows, H::N, D::N),
-            V::read(&between),
-            down,
-            None,
-            V::empty(),
-            call.dy.get(0),
-            Some(slice_mut::<V>(V::reborrow(&mut one), 0, n)),
-            ddown,
-            None,
-            V::empty_mut(),
-        );
+        let dproduct = Some(slice_mut::<V>(V::reborrow(&mut one), 0, n));
+        down.vjp(device, rows, arenas, V::read(&between), call.dy.get(0), dproduct, &mut dparams);
         drop(between);
         let dbetween = slice::<V>(V::read(&one), 0, n);
         device.gated_vjp(&Self::spec(rows), both, dbetween, V::reborrow(&mut dboth));
         let (dto_gate, dto_up) = V::split(V::read(&dboth), n);
-        let (x, into) = (call.x.get(0), plain(rows, D::N, H::N));
+        let x = call.x.get(0);
         let mut second = slice_mut::<V>(one, 0, rows * D::N);
         let wanted = call.dx.wanted(0).is_some();
-        let dx = call.dx.wanted(0);
-        device.linear_vjp(&into, x, gate, None, V::empty(), dto_gate, dx, dgate, None, V::empty_mut());
-        let dx = wanted.then(|| V::reborrow(&mut second));
-        device.linear_vjp(&into, x, up, None, V::empty(), dto_up, dx, dup, None, V::empty_mut());
+        gate.vjp(device, rows, arenas, x, dto_gate, call.dx.wanted(0), &mut dparams);
+        up.vjp(device, rows, arenas, x, dto_up, wanted.then(|| V::reborrow(&mut second)), &mut dparams);
         if let Some(dx) = call.dx.wanted(0) {
             device.add_assign(V::read(&second), dx);
         }
     }
 
     fn route() -> &'static str {
-        V::linear_route(&plain(1, D::N, H::N))
+        match F::MAYBE {
+            Some(packing) => packing.name(),
+            None => V::linear_route(&plain(1, D::N, H::N)),
+        }
     }
 }
 

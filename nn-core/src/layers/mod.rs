@@ -82,6 +82,7 @@ pub(crate) mod lora;
 pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod position;
+pub(crate) mod quantized;
 pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod sample;
@@ -316,6 +317,10 @@ mod tests {
             SinusoidalPosAdd<4, 3>, SinusoidalPosAdd<{ usize::MAX - 1 }, 4>, SinusoidalPosAdd<4, 0>,
             LoRALinear<4, 4, 2, Sci<1, 0>>, LoRALinear<4, 0, 2, Sci<1, 0>, No>,
             LoRALinear<4, 4, { usize::MAX - 1 }, Sci<1, 0>>, LoRALinear<{ usize::MAX - 1 }, 4, 4, Sci<1, 0>>,
+            QuantizedLinear<Bf16, 4, 4>, QuantizedLinear<Q8_0, 4, 4>, QuantizedLinear<F16, 0, 4, Yes>,
+            QuantizedLinear<Bf16, { usize::MAX - 1 }, { usize::MAX - 1 }>, QuantizedLinear<Q8_0, { usize::MAX - 31 }, 4>,
+            QuantizedLinearOf<F16, Third, C<4>, Yes>, LlamaBlock<4, 4, 2, 1, 8, No, Sci<1, -5>, Bf16>,
+            SwiGLUFeedForward<4, { usize::MAX - 31 }, Q8_0>,
             StopGrad, GradGate, HashDropout<Sci<1, -1>>, HashDropout<Sci<2, 0>>, RSample<4>, RSampleTanh<4>,
             RSample<0>, RSampleTanh<{ usize::MAX - 1 }>,
             LSTMCell<4, 4>, LSTMCell<0, 4>, GRUCell<4, { usize::MAX - 1 }>, LSTMSeq<4, 4, 4>, GRUSeq<4, 4, 0>,

@@ -1,7 +1,7 @@
 //! A whole block of self-attention: projections, norms, positions, attention.
 
 use nn_kernels::Device;
-use nn_kernels::ops::{AttentionGradients, AttentionSpec, Block, LinearSpec, RopeSpec, Strides, Unary};
+use nn_kernels::ops::{AttentionGradients, AttentionSpec, Block, RopeSpec, Strides};
 
 use crate::ctx::Ctx;
 use crate::dims::{Dim, Dims, Extent, Plus, Times};
@@ -9,13 +9,13 @@ use crate::fault::{Input, Rule, label_with_defaults, one_real};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::attention::{self, Call};
-use crate::layers::elementwise::Identity;
-use crate::layers::linear::{LinearActOf, No, Switch, Yes};
+use crate::layers::linear::{No, Switch, Yes};
+use crate::layers::quantized::{MaybeFormat, Part, check_format};
 use crate::layers::{as_given, product, rows_of};
 use crate::real::MaybeReal;
 use crate::signature::{S1, Sig, Signature};
 use crate::tensors::{slice, slice_mut};
-use crate::tree::{Child, Field, Leaf, Node, Piece, Role};
+use crate::tree::{Child, Leaf, Node, Piece, Role};
 use crate::views::{Access, Arenas, FromArenas, TensorView, Views};
 use crate::{C, Size, Text, layer};
 
@@ -28,6 +28,7 @@ use crate::{C, Size, Text, layer};
 /// * NORM is a number: each head of the queries and of the keys is normalised by itself, before it is turned, as in
 ///   [`RMSNorm`](crate::RMSNorm) with that ε, each with a gain of D values.
 /// * BIAS: the projections to queries, keys and values have one. OBIAS: the one back has.
+/// * F is a [`Format`](crate::Format): the projections are [`QuantizedLinear`](crate::QuantizedLinear)s, which don't learn.
 ///
 /// [`CausalSelfAttention`] is GPT-2's. Parameters: `q_proj`, `k_proj`, `v_proj` and `o_proj`, each with `weight` and perhaps `bias`,
 /// as in [`Linear`](crate::Linear); `q_norm.weight` and `k_norm.weight` `[D]`, if there is a norm. In memory the first three are one matrix, and one
@@ -55,6 +56,7 @@ pub struct SelfAttention<
     NORM: MaybeReal = No,
     BIAS: Switch = Yes,
     OBIAS: Switch = Yes,
+    F: MaybeFormat = No,
 >;
 
 /// [`SelfAttention`] in which no token sees a later one, with as many heads of keys and values as of queries, and biases: GPT-2's.
@@ -71,7 +73,7 @@ pub struct SelfAttention<
 #[layer(own_views)]
 pub struct CausalSelfAttention<const S: usize, const DIM: usize, const H: usize>;
 
-type Gpt2<S, DIM, H> = SelfAttentionOf<S, DIM, H, H, C<0>, Yes, No, No, Yes, Yes>;
+type Gpt2<S, DIM, H> = SelfAttentionOf<S, DIM, H, H, C<0>, Yes, No, No, Yes, Yes, No>;
 
 delegate! {
     leaf CausalSelfAttentionOf<S: Dim, DIM: Dim, H: Dim> => Gpt2<S, DIM, H>
@@ -107,26 +109,35 @@ impl<DIM: Dim, H: Dim, D: Dim> Dim for HeadDim<DIM, H, D> {
     const EXTENT: Extent = if D::N == 0 { DIM::EXTENT.over(H::EXTENT) } else { D::EXTENT };
 }
 
-type Proj<DIM, H, KV, D, BIAS> =
-    LinearActOf<DIM, Times<Plus<H, Plus<KV, KV>>, HeadDim<DIM, H, D>>, Identity, BIAS>;
-type Out<DIM, H, D, BIAS> = LinearActOf<Times<H, HeadDim<DIM, H, D>>, DIM, Identity, BIAS>;
+type Proj<DIM, H, KV, D, BIAS, F> =
+    <F as MaybeFormat>::Linear<DIM, Times<Plus<H, Plus<KV, KV>>, HeadDim<DIM, H, D>>, BIAS>;
+type Out<DIM, H, D, BIAS, F> = <F as MaybeFormat>::Linear<Times<H, HeadDim<DIM, H, D>>, DIM, BIAS>;
 
 type GainView<A, DIM, H, D> = TensorView<A, S1<HeadDim<DIM, H, D>>>;
 
 /// The parameters of a [`SelfAttention`].
-pub struct SelfAttentionView<A: Access, DIM: Dim, H: Dim, KV: Dim, D: Dim, BIAS: Switch, OBIAS: Switch> {
+pub struct SelfAttentionView<
+    A: Access,
+    DIM: Dim,
+    H: Dim,
+    KV: Dim,
+    D: Dim,
+    BIAS: Switch,
+    OBIAS: Switch,
+    F: MaybeFormat,
+> {
     /// The projections to queries, keys and values, one under the other.
-    pub qkv: <Proj<DIM, H, KV, D, BIAS> as Views>::View<A>,
+    pub qkv: <Proj<DIM, H, KV, D, BIAS, F> as Views>::View<A>,
     /// The projection back.
-    pub o_proj: <Out<DIM, H, D, OBIAS> as Views>::View<A>,
+    pub o_proj: <Out<DIM, H, D, OBIAS, F> as Views>::View<A>,
     /// The gain of the queries' norm, if there is one.
     pub q_norm: Option<GainView<A, DIM, H, D>>,
     /// The gain of the keys' norm, if there is one.
     pub k_norm: Option<GainView<A, DIM, H, D>>,
 }
 
-impl<A: Access, DIM: Dim, H: Dim, KV: Dim, D: Dim, BIAS: Switch, OBIAS: Switch> FromArenas<A>
-    for SelfAttentionView<A, DIM, H, KV, D, BIAS, OBIAS>
+impl<A: Access, DIM: Dim, H: Dim, KV: Dim, D: Dim, BIAS: Switch, OBIAS: Switch, F: MaybeFormat> FromArenas<A>
+    for SelfAttentionView<A, DIM, H, KV, D, BIAS, OBIAS, F>
 {
     fn from_arenas(mut arenas: Arenas<A>) -> Self {
         let norms = arenas.children() > 2;
@@ -147,8 +158,8 @@ impl<A: Access, N: Dim> FromArenas<A> for Gain<A, N> {
     }
 }
 
-impl<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS> Views
-    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
+impl<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F> Views
+    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F>
 where
     S: Dim,
     DIM: Dim,
@@ -160,12 +171,13 @@ where
     NORM: MaybeReal,
     BIAS: Switch,
     OBIAS: Switch,
+    F: MaybeFormat,
 {
-    type View<A: Access> = SelfAttentionView<A, DIM, H, KV, D, BIAS, OBIAS>;
+    type View<A: Access> = SelfAttentionView<A, DIM, H, KV, D, BIAS, OBIAS, F>;
 }
 
-impl<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
-    SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
+impl<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F>
+    SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F>
 where
     S: Dim,
     DIM: Dim,
@@ -177,6 +189,7 @@ where
     NORM: MaybeReal,
     BIAS: Switch,
     OBIAS: Switch,
+    F: MaybeFormat,
 {
     const HEAD: Extent = <HeadDim<DIM, H, D> as Dim>::EXTENT;
     const HEADS: Heads = Heads {
@@ -200,8 +213,8 @@ where
         Child::new("q_norm", &Self::GAINS),
         Child::new("k_norm", &Self::GAINS),
     ];
-    const PROJ: &'static Node = Proj::<DIM, H, KV, D, BIAS>::TREE;
-    const OUT: &'static Node = Out::<DIM, H, D, OBIAS>::TREE;
+    const PROJ: &'static Node = Proj::<DIM, H, KV, D, BIAS, F>::TREE;
+    const OUT: &'static Node = Out::<DIM, H, D, OBIAS, F>::TREE;
 
     /// What is wrong with it, whatever it is given.
     const fn wrong(label: &Text) -> Option<Rule> {
@@ -221,7 +234,13 @@ where
                 let text = Text::new().str("a head of ").num(Self::HEAD.n);
                 Some(Rule::cannot_exist(label, text.str(" values can't be divided into pairs")))
             }
-            _ => Rule::check_args(label, &[Self::QUERIES.plus(Self::KEYS).plus(Self::KEYS)]),
+            _ => match Rule::check_args(label, &[Self::QUERIES.plus(Self::KEYS).plus(Self::KEYS)]) {
+                Some(rule) => Some(rule),
+                None => match check_format::<F>(label, DIM::EXTENT) {
+                    Some(rule) => Some(rule),
+                    None => check_format::<F>(label, Self::QUERIES),
+                },
+            },
         }
     }
 
@@ -241,18 +260,16 @@ where
         Rule::mismatch(label, takes, given, Sig::real(dims)).keeping()
     }
 
-    const fn into(rows: usize) -> LinearSpec {
-        let outputs = Self::HEADS.width();
-        LinearSpec { rows, inputs: DIM::N, outputs, act: Unary::Identity, transposed: false }
+    fn into() -> Part {
+        Part::of::<F>(Self::TREE, 0, DIM::N, Self::HEADS.width())
     }
 
-    const fn back(rows: usize) -> LinearSpec {
-        let inputs = Self::HEADS.queries();
-        LinearSpec { rows, inputs, outputs: DIM::N, act: Unary::Identity, transposed: false }
+    fn back() -> Part {
+        Part::of::<F>(Self::TREE, 1, Self::HEADS.queries(), DIM::N)
     }
 
-    fn part(i: usize) -> Field {
-        <Self as Params>::TREE.field(i)
+    fn gain(which: usize) -> usize {
+        <Self as Params>::TREE.field(2 + which).params
     }
 
     /// The attention proper, on queries, keys and values side by side.
@@ -296,8 +313,8 @@ const fn each(given: &Sig, values: usize) -> Size {
     Size::elements(product(&[rows_of(&given.dims(0)), values]))
 }
 
-impl<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS> Params
-    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
+impl<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F> Params
+    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F>
 where
     S: Dim,
     DIM: Dim,
@@ -309,6 +326,7 @@ where
     NORM: MaybeReal,
     BIAS: Switch,
     OBIAS: Switch,
+    F: MaybeFormat,
 {
     const LABEL: Text = label_with_defaults("SelfAttention", Self::ARGS, &[None, None, None, None, Some(0)]);
     const TREE: &'static Node = if NORM::MAYBE.is_some() {
@@ -318,8 +336,8 @@ where
     };
 }
 
-impl<X, S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS> Layer<X>
-    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
+impl<X, S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F> Layer<X>
+    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F>
 where
     X: Signature,
     S: Dim,
@@ -332,6 +350,7 @@ where
     NORM: MaybeReal,
     BIAS: Switch,
     OBIAS: Switch,
+    F: MaybeFormat,
 {
     const RULE: Rule = Self::rule::<X>(&<Self as Params>::LABEL);
     const KEEPS_X: bool = true;
@@ -362,8 +381,8 @@ where
     .saturating_add(attention::macs(S::N, S::N, H::N, Self::HEADS.dim, CAUSAL::ON));
 }
 
-impl<M, X, S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS> Module<M, X>
-    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS>
+impl<M, X, S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F> Module<M, X>
+    for SelfAttentionOf<S, DIM, H, KV, D, CAUSAL, ROPE, NORM, BIAS, OBIAS, F>
 where
     M: Device,
     X: Signature,
@@ -377,6 +396,7 @@ where
     NORM: MaybeReal,
     BIAS: Switch,
     OBIAS: Switch,
+    F: MaybeFormat,
 {
     fn forward(cx: &mut Ctx<'_, M>, mut call: Forward<'_, M>) {
         let tokens = X::SIG.dims(0).axis_at(0, &cx.lengths);
@@ -387,8 +407,8 @@ where
         let (mut packed, mut mixed) = (room(rows * heads.width()), room(rows * heads.queries()));
         let lse = keeps.then(|| saved.take(attention.lse()));
 
-        let (weight, bias) = split::<M>(call.params, Self::part(0), Self::PROJ, BIAS::ON, heads.width());
-        device.linear(&Self::into(rows), call.x.get(0), weight, bias, M::reborrow(&mut packed));
+        let arenas = (call.params, call.state.read());
+        Self::into().forward(device, rows, arenas, call.x.get(0), M::reborrow(&mut packed));
         for which in if NORM::MAYBE.is_some() || ROPE::MAYBE.is_some() { 0..2 } else { 0..0 } {
             let (block, n) = Self::columns(which);
             let (cols, own) = (n * heads.dim, Block { offset: 0, stride: n * heads.dim });
@@ -401,7 +421,7 @@ where
                 if keeps {
                     device.copy(M::read(last), saved.take(rows * cols));
                 }
-                let gain = slice::<M>(call.params, Self::part(2 + which).params, heads.dim);
+                let gain = slice::<M>(call.params, Self::gain(which), heads.dim);
                 let stats = keeps.then(|| saved.take(rows * n));
                 device.rms_norm(heads.dim, eps, M::read(last), Some(gain), M::reborrow(&mut normed), stats);
                 last = &mut normed;
@@ -414,8 +434,7 @@ where
             device.copy_block(rows, cols, M::read(last), own, M::reborrow(&mut packed), block);
         }
         attention.attend(cx, M::read(&packed), M::reborrow(&mut mixed), lse, saved);
-        let (weight, bias) = split::<M>(call.params, Self::part(1), Self::OUT, OBIAS::ON, DIM::N);
-        device.linear(&Self::back(rows), M::read(&mixed), weight, bias, call.y.get(0));
+        Self::back().forward(device, rows, arenas, M::read(&mixed), call.y.get(0));
     }
 
     fn vjp(cx: &mut Ctx<'_, M>, mut call: Vjp<'_, M>) {
@@ -430,11 +449,9 @@ where
         let mut dparams = call.dparams;
         let mut dpacked = scratch.take(rows * heads.width());
         let mut dmixed = scratch.take(rows * heads.queries());
-        let (weight, _) = split::<M>(call.params, Self::part(1), Self::OUT, false, DIM::N);
-        let (dw, db) = split_mut::<M>(&mut dparams, Self::part(1), Self::OUT, OBIAS::ON, DIM::N);
-        let none = M::empty_mut;
+        let arenas = (call.params, call.state);
         let (dy, to) = (call.dy.get(0), Some(M::reborrow(&mut dmixed)));
-        device.linear_vjp(&Self::back(rows), mixed, weight, None, M::empty(), dy, to, dw, db, none());
+        Self::back().vjp(device, rows, arenas, mixed, dy, to, &mut dparams);
 
         let sums = scratch.reborrow().take(attention.vjp_scratch());
         let to = AttentionGradients::Packed { qkv: M::reborrow(&mut dpacked), at: Self::starts() };
@@ -455,7 +472,7 @@ where
             }
             if NORM::MAYBE.is_some() {
                 let (before, stats) = (saved.take(rows * cols), saved.take(rows * n));
-                let at = Self::part(2 + which).params;
+                let at = Self::gain(which);
                 let gain = slice::<M>(call.params, at, heads.dim);
                 let dgain = dparams.as_mut().map(|d| slice_mut::<M>(M::reborrow(d), at, heads.dim));
                 let to = Some(M::reborrow(&mut raw));
@@ -464,52 +481,9 @@ where
             }
             device.copy_block(rows, cols, M::read(last), own, M::reborrow(&mut dpacked), block);
         }
-        let (weight, _) = split::<M>(call.params, Self::part(0), Self::PROJ, false, heads.width());
-        let (dw, db) = split_mut::<M>(&mut dparams, Self::part(0), Self::PROJ, BIAS::ON, heads.width());
         let (x, dx) = (call.x.get(0), call.dx.wanted(0));
-        device.linear_vjp(
-            &Self::into(rows),
-            x,
-            weight,
-            None,
-            M::empty(),
-            M::read(&dpacked),
-            dx,
-            dw,
-            db,
-            none(),
-        );
+        Self::into().vjp(device, rows, arenas, x, M::read(&dpacked), dx, &mut dparams);
     }
-}
-
-/// Weight and bias of a projection.
-fn split<'a, M: Device>(
-    params: nn_kernels::View<'a, M>,
-    field: Field,
-    node: &Node,
-    bias: bool,
-    outputs: usize,
-) -> (nn_kernels::View<'a, M>, Option<nn_kernels::View<'a, M>>) {
-    let weight = slice::<M>(params, field.params, node.leaves[0].dims.numel());
-    (weight, bias.then(|| slice::<M>(params, field.params + node.leaf_offset(1), outputs)))
-}
-
-/// The same of their gradients.
-fn split_mut<'b, M: Device>(
-    dparams: &'b mut Option<nn_kernels::ViewMut<'_, M>>,
-    field: Field,
-    node: &Node,
-    bias: bool,
-    outputs: usize,
-) -> (Option<nn_kernels::ViewMut<'b, M>>, Option<nn_kernels::ViewMut<'b, M>>) {
-    let Some(dparams) = dparams else { return (None, None) };
-    let own = slice_mut::<M>(M::reborrow(dparams), field.params, field.params_len);
-    let weight = node.leaves[0].dims.numel();
-    if !bias {
-        return (Some(slice_mut::<M>(own, 0, weight)), None);
-    }
-    let (first, second) = M::split_mut(own, node.leaf_offset(1));
-    (Some(slice_mut::<M>(first, 0, weight)), Some(slice_mut::<M>(second, 0, outputs)))
 }
 
 #[cfg(test)]

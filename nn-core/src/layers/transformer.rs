@@ -15,6 +15,7 @@ use crate::layers::elementwise::{GELU, GELUTanh, SiLU};
 use crate::layers::feed_forward::{FeedForwardOf, GatedFeedForwardOf};
 use crate::layers::linear::{No, Yes};
 use crate::layers::norm::{LayerNormOf, RMSNormOf};
+use crate::layers::quantized::MaybeFormat;
 use crate::layers::self_attention::{CausalSelfAttentionOf, SelfAttentionOf};
 use crate::real::{MaybeReal, Real, Sci};
 use crate::signature::{Sig, Signature};
@@ -294,7 +295,7 @@ pub struct EncoderBlock<
     EPS: Real = Sci<1, -12>,
 >;
 
-type Bidirectional<S, DIM, H> = SelfAttentionOf<S, DIM, H, H, C<0>, No, No, No, Yes, Yes>;
+type Bidirectional<S, DIM, H> = SelfAttentionOf<S, DIM, H, H, C<0>, No, No, No, Yes, Yes, No>;
 type Encoder<S, DIM, H, FF, EPS> = PostNormBlockOf<
     LayerNormOf<DIM, EPS>,
     Bidirectional<S, DIM, H>,
@@ -337,9 +338,14 @@ delegate! {
 /// with base THETA, without biases, and a [`SwiGLUFeedForward`](crate::SwiGLUFeedForward), FF wide. Parameters are below `norm1`, `attn`, `norm2` and `mlp`. Touvron et al. 2023,
 /// arXiv:2302.13971.
 ///
+/// With a [`Format`](crate::Format) F the weights of all its dense layers are stored in that, for inference: they are named as
+/// without, and don't learn; the norms' do.
+///
 /// ```
 /// use nn::{Layer, LlamaBlock, T};
 /// assert_eq!(<LlamaBlock<16, 8, 4, 2, 20> as Layer<T![..16, 8]>>::RULE.out.to_string(), "[..16, 8]");
+/// type Small = LlamaBlock<16, 64, 4, 2, 96, nn::Sci<1, 4>, nn::Sci<1, -5>, nn::Q8_0>;
+/// assert_eq!(<Small as Layer<T![..16, 64]>>::RULE.out.to_string(), "[..16, 64]");
 /// ```
 #[layer(own_views)]
 pub struct LlamaBlock<
@@ -350,17 +356,18 @@ pub struct LlamaBlock<
     const FF: usize,
     THETA: MaybeReal = Sci<1, 4>,
     EPS: Real = Sci<1, -5>,
+    F: MaybeFormat = No,
 >;
 
-type Llama<S, DIM, H, KV, FF, THETA, EPS> = PreNormBlockOf<
+type Llama<S, DIM, H, KV, FF, THETA, EPS, F> = PreNormBlockOf<
     RMSNormOf<DIM, EPS>,
-    SelfAttentionOf<S, DIM, H, KV, C<0>, Yes, THETA, No, No, No>,
+    SelfAttentionOf<S, DIM, H, KV, C<0>, Yes, THETA, No, No, No, F>,
     RMSNormOf<DIM, EPS>,
-    GatedFeedForwardOf<DIM, FF, SiLU>,
+    GatedFeedForwardOf<DIM, FF, SiLU, F>,
 >;
 delegate! {
-    parts LlamaBlockOf<S: Dim, DIM: Dim, H: Dim, KV: Dim, FF: Dim, THETA: MaybeReal, EPS: Real>
-        => Llama<S, DIM, H, KV, FF, THETA, EPS>
+    parts LlamaBlockOf<S: Dim, DIM: Dim, H: Dim, KV: Dim, FF: Dim, THETA: MaybeReal, EPS: Real, F: MaybeFormat>
+        => Llama<S, DIM, H, KV, FF, THETA, EPS, F>
 }
 
 #[cfg(test)]

@@ -79,6 +79,8 @@ families! {
             dx: Option<Out<'_, E>>, dw: Option<Out<'_, E>>, db: Option<Out<'_, E>>, scratch: Out<'_, E>
         );
         fn linear_add(s: &LinearSpec, x: In<'_, E>, w: In<'_, E>, y: Out<'_, E>);
+        fn packed_linear(s: &PackedSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: Out<'_, E>);
+        fn packed_linear_vjp(s: &PackedSpec, w: In<'_, E>, dy: In<'_, E>, dx: Out<'_, E>);
         const fn linear_route(s: LinearSpec) = gemm::route(s.inputs, s.outputs, s.transposed);
     }
     Conv {

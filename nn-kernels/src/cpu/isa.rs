@@ -8,7 +8,7 @@ use crate::DeviceError;
 pub enum Isa {
     /// What the compiler's target guarantees, without fused multiply-add.
     Portable,
-    /// AVX2 and FMA, on x86-64.
+    /// AVX2, FMA and F16C, on x86-64.
     Avx2,
     /// AVX-512 (F, VL, DQ, BW), on x86-64.
     Avx512,
@@ -26,11 +26,16 @@ impl Isa {
             // Miri interprets portable code only.
             _ if cfg!(miri) => false,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq")

@@ -34,6 +34,7 @@ mod loss;
 mod math;
 mod norm;
 mod optim;
+mod packed;
 mod patches;
 mod pool;
 mod random;

@@ -26,6 +26,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     const ROWS: usize;
     /// Registers in a row of a matrix product's tile.
     const VECTORS: usize;
+    /// Asks for the cache line of an address, whether anything lies there or not.
+    #[inline(always)]
+    fn prefetch(_: *const u8) {}
     /// Runs a piece of a kernel as a function of its own: the compiler's time grows faster than a function does.
     ///
     /// # Safety
@@ -68,8 +71,13 @@ impl Simd for Avx2 {
     type F64 = __m256d;
     const ROWS: usize = 6;
     const VECTORS: usize = 2;
+    #[inline(always)]
+    fn prefetch(at: *const u8) {
+        // SAFETY: a hint, which reads nothing.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
+    }
     #[inline(never)]
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn outline<T: Outlined>(task: T) {
         task.run();
     }
@@ -87,8 +95,13 @@ impl Simd for Avx512 {
     type F64 = __m512d;
     const ROWS: usize = 8;
     const VECTORS: usize = 3;
+    #[inline(always)]
+    fn prefetch(at: *const u8) {
+        // SAFETY: a hint, which reads nothing.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
+    }
     #[inline(never)]
-    #[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512dq,avx512bw")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512dq,avx512bw")]
     unsafe fn outline<T: Outlined>(task: T) {
         task.run();
     }
@@ -125,12 +138,12 @@ macro_rules! kernels {
             $(
                 pub(super) fn $name<E: Real>(isa: Available, $($arg: $ty),*) $(-> $out)? {
                     #[cfg(target_arch = "x86_64")]
-                    #[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512dq,avx512bw")]
+                    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512dq,avx512bw")]
                     fn avx512<E: Real>($($arg: $ty),*) $(-> $out)? {
                         super::$name::<simd::Avx512, E>($($arg),*)
                     }
                     #[cfg(target_arch = "x86_64")]
-                    #[target_feature(enable = "avx2,fma")]
+                    #[target_feature(enable = "avx2,fma,f16c")]
                     fn avx2<E: Real>($($arg: $ty),*) $(-> $out)? {
                         super::$name::<simd::Avx2, E>($($arg),*)
                     }

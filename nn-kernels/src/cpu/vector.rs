@@ -29,6 +29,13 @@ pub trait Vector: Copy {
     /// self·b + c, each rounded as `Real::mul_add` does.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
 
+    /// The upper (`high`) or lower halves of `LANES` words, as bfloat16.
+    unsafe fn bf16(from: *const u8, high: bool) -> Self;
+    /// `LANES` numbers of half precision.
+    unsafe fn f16(from: *const u8) -> Self;
+    /// `LANES` integers of 8 bits.
+    unsafe fn i8(from: *const u8) -> Self;
+
     /// Edge of the blocks that [`transpose`](Self::transpose) turns.
     const BLOCK: usize;
     /// Writes a block's columns as rows: `to[j·to_row + i] = from[i·from_row + j]`.
@@ -38,6 +45,17 @@ pub trait Vector: Copy {
 /// A register as the compiler makes it: `N` values, with fused products or not.
 #[derive(Clone, Copy)]
 pub(crate) struct Lanes<E, const N: usize, const FMA: bool>([E; N]);
+
+/// A number of half precision, without the instruction for it.
+#[inline(always)]
+fn from_f16(bits: u16) -> f32 {
+    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7FFF) << 13);
+    // The exponent is brought from one bias to the other by a product, which makes subnormal numbers normal, too.
+    let scaled = (f32::from_bits(rest) * f32::from_bits(0x7780_0000)).to_bits();
+    // Infinity and NaN.
+    let scaled = if rest >= 0x0F80_0000 { rest | 0x7F80_0000 } else { scaled };
+    f32::from_bits(sign | scaled)
+}
 
 macro_rules! lanes {
     ($t:ty) => {
@@ -91,6 +109,24 @@ macro_rules! lanes {
                 Self(std::array::from_fn(|i| {
                     if FMA { self.0[i].mul_add(b.0[i], c.0[i]) } else { self.0[i] * b.0[i] + c.0[i] }
                 }))
+            }
+            #[inline(always)]
+            unsafe fn bf16(from: *const u8, high: bool) -> Self {
+                // SAFETY: the caller's pointer is valid for N words.
+                let words = unsafe { from.cast::<[u32; N]>().read_unaligned() };
+                let bits = words.map(|w| if high { w & 0xFFFF_0000 } else { w << 16 });
+                Self(bits.map(|bits| f32::from_bits(bits) as $t))
+            }
+            #[inline(always)]
+            unsafe fn f16(from: *const u8) -> Self {
+                // SAFETY: the caller's pointer is valid for N halves of a word.
+                let halves = unsafe { from.cast::<[u16; N]>().read_unaligned() };
+                Self(halves.map(|bits| from_f16(bits) as $t))
+            }
+            #[inline(always)]
+            unsafe fn i8(from: *const u8) -> Self {
+                // SAFETY: the caller's pointer is valid for N bytes.
+                Self(unsafe { from.cast::<[i8; N]>().read() }.map(<$t>::from))
             }
             const BLOCK: usize = 4;
             #[inline(always)]
@@ -163,6 +199,26 @@ mod x86 {
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
             unsafe { _mm256_fmadd_ps(self, b, c) }
         }
+        #[inline(always)]
+        unsafe fn bf16(from: *const u8, high: bool) -> Self {
+            unsafe {
+                let words = _mm256_loadu_si256(from.cast());
+                let mask = _mm256_set1_epi32(0xFFFF_0000_u32.cast_signed());
+                _mm256_castsi256_ps(if high {
+                    _mm256_and_si256(words, mask)
+                } else {
+                    _mm256_slli_epi32::<16>(words)
+                })
+            }
+        }
+        #[inline(always)]
+        unsafe fn f16(from: *const u8) -> Self {
+            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn i8(from: *const u8) -> Self {
+            unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
+        }
         const BLOCK: usize = 8;
         #[inline(always)]
         unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
@@ -210,6 +266,26 @@ mod x86 {
         #[inline(always)]
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
             unsafe { _mm256_fmadd_pd(self, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn bf16(from: *const u8, high: bool) -> Self {
+            unsafe {
+                let words = _mm_loadu_si128(from.cast());
+                let mask = _mm_set1_epi32(0xFFFF_0000_u32.cast_signed());
+                let bits = if high { _mm_and_si128(words, mask) } else { _mm_slli_epi32::<16>(words) };
+                _mm256_cvtps_pd(_mm_castsi128_ps(bits))
+            }
+        }
+        #[inline(always)]
+        unsafe fn f16(from: *const u8) -> Self {
+            unsafe { _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(from.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn i8(from: *const u8) -> Self {
+            unsafe {
+                let bytes = _mm_cvtsi32_si128(from.cast::<i32>().read_unaligned());
+                _mm256_cvtepi32_pd(_mm_cvtepi8_epi32(bytes))
+            }
         }
         const BLOCK: usize = 4;
         #[inline(always)]
@@ -259,6 +335,26 @@ mod x86 {
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
             unsafe { _mm512_fmadd_ps(self, b, c) }
         }
+        #[inline(always)]
+        unsafe fn bf16(from: *const u8, high: bool) -> Self {
+            unsafe {
+                let words = _mm512_loadu_si512(from.cast());
+                let mask = _mm512_set1_epi32(0xFFFF_0000_u32.cast_signed());
+                _mm512_castsi512_ps(if high {
+                    _mm512_and_si512(words, mask)
+                } else {
+                    _mm512_slli_epi32::<16>(words)
+                })
+            }
+        }
+        #[inline(always)]
+        unsafe fn f16(from: *const u8) -> Self {
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn i8(from: *const u8) -> Self {
+            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+        }
         const BLOCK: usize = 8;
         #[inline(always)]
         unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
@@ -306,6 +402,23 @@ mod x86 {
         #[inline(always)]
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
             unsafe { _mm512_fmadd_pd(self, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn bf16(from: *const u8, high: bool) -> Self {
+            unsafe {
+                let words = _mm256_loadu_si256(from.cast());
+                let mask = _mm256_set1_epi32(0xFFFF_0000_u32.cast_signed());
+                let bits = if high { _mm256_and_si256(words, mask) } else { _mm256_slli_epi32::<16>(words) };
+                _mm512_cvtps_pd(_mm256_castsi256_ps(bits))
+            }
+        }
+        #[inline(always)]
+        unsafe fn f16(from: *const u8) -> Self {
+            unsafe { _mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn i8(from: *const u8) -> Self {
+            unsafe { _mm512_cvtepi32_pd(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
         }
         const BLOCK: usize = 4;
         #[inline(always)]
@@ -379,6 +492,60 @@ mod tests {
         unsafe { V::transpose(x.as_ptr(), 20, y.as_mut_ptr(), 11) };
         for (i, j) in (0..b).flat_map(|i| (0..b).map(move |j| (i, j))) {
             assert_eq!(y[j * 11 + i], x[i * 20 + j]);
+        }
+    }
+
+    /// What is read of packed weights is what they stand for, whatever the lane.
+    fn check_packed<V: Vector>()
+    where
+        V::Elem: Into<f64>,
+    {
+        let number = |v: V, lane: usize| {
+            // SAFETY: the elements are floating-point numbers.
+            let mut lanes = [unsafe { std::mem::zeroed::<V::Elem>() }; 16];
+            // SAFETY: the caller checked the instruction set; no vector has more lanes than these.
+            unsafe { v.store(lanes.as_mut_ptr()) };
+            lanes[lane].into()
+        };
+        let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+        for bits in 0..=u16::MAX {
+            let lane = usize::from(bits) % V::LANES;
+            let mut halves = [0_u16; 32];
+            halves[lane] = bits;
+            // SAFETY: as above; these are as many as any vector reads.
+            let found = number(unsafe { V::f16(halves.as_ptr().cast()) }, lane);
+            assert!(same(found, half::f16::from_bits(bits).to_f64()), "{bits:x}: {found}");
+            let expected = half::bf16::from_bits(bits).to_f64();
+            for high in [false, true] {
+                let mut words = [0x1234_5678_u32; 16];
+                words[lane] =
+                    if high { u32::from(bits) << 16 | 0x4321 } else { 0x4321 << 16 | u32::from(bits) };
+                // SAFETY: as above.
+                let found = number(unsafe { V::bf16(words.as_ptr().cast(), high) }, lane);
+                assert!(same(found, expected), "{bits:x}: {found}");
+            }
+            let mut bytes = [0_i8; 16];
+            bytes[lane] = bits as i8;
+            // SAFETY: as above.
+            assert_eq!(number(unsafe { V::i8(bytes.as_ptr().cast()) }, lane), f64::from(bits as i8));
+        }
+    }
+
+    #[test]
+    fn packed_weights_are_read_as_the_numbers_they_stand_for() {
+        check_packed::<Lanes<f32, 4, false>>();
+        check_packed::<Lanes<f64, 2, true>>();
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::*;
+            if crate::Isa::Avx2.is_available() {
+                check_packed::<__m256>();
+                check_packed::<__m256d>();
+            }
+            if crate::Isa::Avx512.is_available() {
+                check_packed::<__m512>();
+                check_packed::<__m512d>();
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 use super::Unary;
-use crate::{Memory, View, ViewMut};
+use crate::{Memory, Packing, View, ViewMut};
 
 /// `rows` products of a row of `inputs` values with one matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,6 +37,26 @@ impl LinearSpec {
     }
 }
 
+/// `rows` products of a row of `inputs` values with one matrix that is stored in fewer bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PackedSpec {
+    /// Rows of x and y.
+    pub rows: usize,
+    /// Columns of x, a multiple of [`Packing::group`].
+    pub inputs: usize,
+    /// Columns of y.
+    pub outputs: usize,
+    /// How the matrix is stored.
+    pub packing: Packing,
+}
+
+impl PackedSpec {
+    /// How many elements hold the matrix.
+    pub const fn slots(&self) -> usize {
+        self.packing.slots(self.outputs, self.inputs)
+    }
+}
+
 /// Dense layers and matrix products.
 pub trait Linear: Memory {
     /// y = act(x·W + b).
@@ -66,6 +86,17 @@ pub trait Linear: Memory {
     );
     /// y += x·W, for an [`act`](LinearSpec::act) that is the identity.
     fn linear_add(&self, s: &LinearSpec, x: View<'_, Self>, w: View<'_, Self>, y: ViewMut<'_, Self>);
+    /// y = x·Wᵀ + b for the numbers that a packed W stands for, computed with elements: each is what it is in full.
+    fn packed_linear(
+        &self,
+        s: &PackedSpec,
+        x: View<'_, Self>,
+        w: View<'_, Self>,
+        b: Option<View<'_, Self>>,
+        y: ViewMut<'_, Self>,
+    );
+    /// The gradient of x of [`packed_linear`](Self::packed_linear): dx = dy·W.
+    fn packed_linear_vjp(&self, s: &PackedSpec, w: View<'_, Self>, dy: View<'_, Self>, dx: ViewMut<'_, Self>);
     /// The name of the kernel that [`linear`](Self::linear) takes for this layer, whatever the number of rows.
     fn linear_route(s: &LinearSpec) -> &'static str;
 }

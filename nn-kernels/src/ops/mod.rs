@@ -17,7 +17,7 @@ pub use attention::{Attention, AttentionGradients, AttentionSpec, Strides};
 pub use conv::{Conv, Conv2dSpec};
 pub use elementwise::{Binary, Elementwise, GatedSpec, Unary};
 pub use layout::{Block, Layout, PermuteSpec, RopeSpec, SinusoidSpec};
-pub use linear::{Linear, LinearSpec};
+pub use linear::{Linear, LinearSpec, PackedSpec};
 pub use loss::{Loss, Reduction};
 pub use norm::{BatchNormSpec, Norm};
 pub use optim::{AdamSpec, Optim, SgdSpec};

@@ -29,7 +29,7 @@ kernels! {
 }
 
 /// Terms that are summed in registers before they are added to C. A panel of B this long fits in the first cache.
-const KC: usize = 256;
+pub(crate) const KC: usize = 256;
 /// Columns of a packed block of B, about: the block fits in the second or third cache.
 const NC: usize = 512;
 /// Row tiles in a packed block of A: with [`KC`], it fits in the second cache.

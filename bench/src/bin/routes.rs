@@ -21,12 +21,22 @@ const HEAD: &str = "\
 //! Which way a product takes. Measured by `cargo run --release -p nn-bench --bin routes -- --write`, which writes this
 //! file; on {machine}, one thread.
 
-/// The rows of A that a letter stands for, at most; the last is for all above, too.
-pub(super) const ROWS: [usize; 8] = {rows};
+use super::ceil_log2;
 
-/// Elements of B, at most (the last line is for all above, too), and for each class of rows: `D`irect, `S`treamed,
-/// `P`acked.
-pub(super) const TABLE: [(usize, [u8; 8]); 8] = [
+/// The column of the table for so many rows of A: up to 1, 2, 4 and so on, and the last for all above.
+pub(super) const fn class(rows: usize) -> usize {
+    let class = ceil_log2(rows);
+    if class < 8 { class } else { 7 }
+}
+
+/// The line of the table for a B of so many elements: up to 2^10, 2^12 and so on, and the last for all above.
+pub(super) const fn line(size: usize) -> usize {
+    let line = ceil_log2(size).saturating_sub(9) / 2;
+    if line < 8 { line } else { 7 }
+}
+
+/// By size of B and rows of A: `D`irect, `S`treamed, `P`acked.
+pub(super) const TABLE: [[u8; 8]; 8] = [
 ";
 
 fn random(seed: u64, n: usize) -> Vec<f32> {
@@ -73,7 +83,7 @@ fn measure() -> Result<String, nn::DeviceError> {
     for way in WAYS {
         devices.push(Cpu::<f32>::new()?.forcing(&format!("linear={way}"))?);
     }
-    let mut text = HEAD.replace("{machine}", &machine()).replace("{rows}", &format!("{ROWS:?}"));
+    let mut text = HEAD.replace("{machine}", &machine());
     println!("nanoseconds of {}, inputs × outputs by rows", WAYS.join(" / "));
     for edge in SIZES.map(|bits| 1 << bits) {
         let mut letters = String::new();
@@ -87,7 +97,7 @@ fn measure() -> Result<String, nn::DeviceError> {
             let shown: Vec<_> = times.iter().map(|t| format!("{t:.0}")).collect();
             println!("{edge:5}² {rows:4} rows: {:32} {}", shown.join(" / "), WAYS[best]);
         }
-        text += &format!("    (1 << {}, *b\"{letters}\"),\n", 2 * edge.ilog2());
+        text += &format!("    *b\"{letters}\",\n");
     }
     Ok(text + "];\n")
 }

@@ -364,8 +364,9 @@ mod tests {
     fn the_route_depends_on_the_layer_alone() {
         let route = |s: LinearSpec| <crate::Cpu<f32> as crate::ops::Linear>::linear_route(&s);
         assert_eq!(route(spec(1, 64, 64)), "direct");
-        assert_eq!(route(spec(1, 784, 512)), "streamed, many rows packed");
-        assert_eq!(route(spec(9, 784, 512)), "streamed, many rows packed");
+        assert_eq!(route(spec(1, 784, 512)), "direct, many rows packed");
+        assert_eq!(route(spec(9, 784, 512)), "direct, many rows packed");
+        assert_eq!(route(spec(1, 2048, 2048)), "streamed, many rows packed");
         assert_eq!(route(spec(1, 784, 4)), "narrow");
         assert_eq!(route(LinearSpec { transposed: true, ..spec(1, 64, 64) }), "packed");
     }

@@ -285,19 +285,18 @@ impl Way {
 
     /// The fastest for `m` × `k` times `k` × `n`, as it was [measured](routes).
     pub(crate) const fn new(m: usize, k: usize, n: usize) -> Self {
-        let (size, mut line, mut class) = (k.saturating_mul(n), 0, 0);
-        while line + 1 < routes::TABLE.len() && size > routes::TABLE[line].0 {
-            line += 1;
-        }
-        while class + 1 < routes::ROWS.len() && m > routes::ROWS[class] {
-            class += 1;
-        }
-        match routes::TABLE[line].1[class] {
+        let (line, class) = (routes::line(k.saturating_mul(n)), routes::class(m));
+        match routes::TABLE[line][class] {
             b'S' => Self::Streamed,
             b'P' => Self::Packed,
             _ => Self::Direct,
         }
     }
+}
+
+/// The smallest whole number whose power of two is no less than `n`.
+const fn ceil_log2(n: usize) -> usize {
+    (usize::BITS - n.saturating_sub(1).leading_zeros()) as usize
 }
 
 /// What a layer's products are called: the way of one row, and that of many if it is another.

@@ -1,18 +1,28 @@
 //! Which way a product takes. Measured by `cargo run --release -p nn-bench --bin routes -- --write`, which writes this
-//! file; on an AMD EPYC (Zen 3), AVX2, one thread.
+//! file; on AMD EPYC (avx2), one thread.
 
-/// The rows of A that a letter stands for, at most; the last is for all above, too.
-pub(super) const ROWS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+use super::ceil_log2;
 
-/// Elements of B, at most (the last line is for all above, too), and for each class of rows: `D`irect, `S`treamed,
-/// `P`acked.
-pub(super) const TABLE: [(usize, [u8; 8]); 8] = [
-    (1 << 10, *b"DDDDDDDD"),
-    (1 << 12, *b"DDDDDDDD"),
-    (1 << 14, *b"DDDDDDDD"),
-    (1 << 16, *b"SSSDDPPP"),
-    (1 << 18, *b"SSSDPPPP"),
-    (1 << 20, *b"SSSDPPPP"),
-    (1 << 22, *b"SSSDPPPP"),
-    (1 << 24, *b"SSSDPPPP"),
+/// The column of the table for so many rows of A: up to 1, 2, 4 and so on, and the last for all above.
+pub(super) const fn class(rows: usize) -> usize {
+    let class = ceil_log2(rows);
+    if class < 8 { class } else { 7 }
+}
+
+/// The line of the table for a B of so many elements: up to 2^10, 2^12 and so on, and the last for all above.
+pub(super) const fn line(size: usize) -> usize {
+    let line = ceil_log2(size).saturating_sub(9) / 2;
+    if line < 8 { line } else { 7 }
+}
+
+/// By size of B and rows of A: `D`irect, `S`treamed, `P`acked.
+pub(super) const TABLE: [[u8; 8]; 8] = [
+    *b"DDDDDDDD",
+    *b"DDDDDDDD",
+    *b"DDDDDDDD",
+    *b"DDDDDDPP",
+    *b"DDDDDPPP",
+    *b"DSSSPPPP",
+    *b"SSSSPPPP",
+    *b"SSSSPPPP",
 ];

@@ -203,8 +203,28 @@ fn pack_panel<S: Simd, E: Real>(
     }
     let data = &a.data[rows.start * a.row + k.start * a.col..];
     if a.row == 1 {
-        for (p, out) in out.chunks_exact_mut(width).enumerate().take(kc) {
+        let lanes = <E::Vector<S> as Vector>::LANES;
+        // As whole registers, which reach over the end of a row into the next, where what they leave is written over: a copy
+        // whose length the compiler does not know would be a call. Not the last row, which has no next one.
+        let over = m.next_multiple_of(lanes);
+        let whole = if over <= a.col && over <= 2 * width { kc - 1 } else { 0 };
+        for p in 0..whole {
+            let (from, to) = (&data[p * a.col..][..over], &mut out[p * width..][..over]);
+            for (from, to) in from.chunks_exact(lanes).zip(to.chunks_exact_mut(lanes)) {
+                // SAFETY: `S` is the instruction set this runs on, as this is called through `run` alone, and both have as
+                // many values as a register.
+                unsafe { E::Vector::<S>::load(from.as_ptr()).store(to.as_mut_ptr()) };
+            }
+        }
+        if m < width {
+            // What reached over is not all written over then.
+            for out in out.chunks_exact_mut(width).take(whole) {
+                out[m..].fill(E::ZERO);
+            }
+        }
+        for (p, out) in out.chunks_exact_mut(width).enumerate().take(kc).skip(whole) {
             out[..m].copy_from_slice(&data[p * a.col..p * a.col + m]);
+            out[m..].fill(E::ZERO);
         }
         return;
     }

@@ -1,6 +1,8 @@
 use std::ops::Range;
 
+use super::direct::copy;
 use super::par::{self, Rows, rows_per_task};
+use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::size::{reach, size};
 use super::{Real, kernels::Kernels, reduce};
@@ -119,8 +121,69 @@ fn largest_of<E: Real, const K: usize, const S: usize>(
     n
 }
 
+/// Whether windows are 2×2, side by side, and lie in the image.
+#[inline(always)]
+fn in_pairs(s: &Pool2dSpec) -> bool {
+    s.kernel == [2, 2] && s.stride == [2, 2] && s.padding == [0, 0]
+}
+
+/// The upper and the lower pairs of values of each window, one row of windows after the other: a loop over all of a plane
+/// fills its registers where a row of windows is shorter than they are.
+#[inline(always)]
+fn pairs<'a, S: Simd, E: Real>(s: &Pool2dSpec, x: &[E], rows: &'a mut [E]) -> [&'a [[E; 2]]; 2] {
+    let (w, pairs) = (s.input[1], 2 * s.output[1]);
+    let (upper, lower) = rows.split_at_mut(s.output[0] * pairs);
+    let both = upper.chunks_exact_mut(pairs).zip(lower.chunks_exact_mut(pairs));
+    for ((upper, lower), x) in both.zip(x.chunks_exact(2 * w)) {
+        copy::<S, E>(&x[..pairs], upper);
+        copy::<S, E>(&x[w..w + pairs], lower);
+    }
+    [upper.as_chunks().0, lower.as_chunks().0]
+}
+
+/// [`max_pool`] of windows [`in_pairs`].
+#[inline(always)]
+fn max_of_pairs<S: Simd, E: Real>(s: &Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
+    let (w, ow, n) = (s.input[1], s.output[1], s.output[0] * s.output[1]);
+    let mut rows = Scratch::<E>::new(4 * n);
+    let mut firsts = Scratch::<u32>::new(n);
+    for (o, first) in firsts.iter_mut().enumerate() {
+        *first = (o / ow * 2 * w + o % ow * 2) as u32;
+    }
+    let firsts = &firsts[..n];
+    let mut argmax = argmax;
+    for (plane, (x, y)) in x.chunks_exact(s.input[0] * w).zip(y.chunks_exact_mut(n)).enumerate() {
+        let [upper, lower] = pairs::<S, E>(s, x, &mut rows);
+        let (upper, lower, y) = (&upper[..n], &lower[..n], &mut y[..n]);
+        let Some(argmax) = argmax.as_mut() else {
+            for o in 0..n {
+                let mut best = upper[o][0];
+                for v in [upper[o][1], lower[o][0], lower[o][1]] {
+                    best = if wins(v, best) { v } else { best };
+                }
+                y[o] = best;
+            }
+            continue;
+        };
+        let argmax = &mut argmax[plane * n..][..n];
+        for o in 0..n {
+            let (mut best, mut at) = (upper[o][0], 0);
+            for (v, place) in [(upper[o][1], 1), (lower[o][0], w), (lower[o][1], w + 1)] {
+                let won = wins(v, best);
+                best = if won { v } else { best };
+                at = if won { place as u32 } else { at };
+            }
+            y[o] = best;
+            argmax[o] = firsts[o] + at;
+        }
+    }
+}
+
 #[inline(always)]
 fn max_pool<S: Simd, E: Real>(s: Pool2dSpec, x: &[E], y: &mut [E], argmax: Option<&mut [u32]>) {
+    if in_pairs(&s) {
+        return max_of_pairs::<S, E>(&s, x, y, argmax);
+    }
     let [h, w] = s.input;
     let [oh, ow] = s.output;
     let (inner_rows, inner_cols) = (whole(&s, 0), whole(&s, 1));
@@ -188,6 +251,17 @@ fn means_of<E: Real, const K: usize, const S: usize>(w: usize, from: usize, x: &
 fn avg_pool<S: Simd, E: Real>(s: Pool2dSpec, x: &[E], y: &mut [E]) {
     let [h, w] = s.input;
     let [oh, ow] = s.output;
+    if in_pairs(&s) {
+        let mut rows = Scratch::<E>::new(4 * oh * ow);
+        for (x, y) in x.chunks_exact(h * w).zip(y.chunks_exact_mut(oh * ow)) {
+            let [upper, lower] = pairs::<S, E>(&s, x, &mut rows);
+            for ((y, a), b) in y.iter_mut().zip(upper).zip(lower) {
+                let [a, b] = [a, b].map(|pair| pair.map(E::to_f64));
+                *y = E::from_f64((a[0] + a[1] + b[0] + b[1]) * 0.25);
+            }
+        }
+        return;
+    }
     let share = 1.0 / (s.kernel[0] * s.kernel[1]) as f64;
     let (inner_rows, inner_cols) = (whole(&s, 0), whole(&s, 1));
     for (x, y) in x.chunks_exact(h * w).zip(y.chunks_exact_mut(oh * ow)) {

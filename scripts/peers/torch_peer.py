@@ -9,6 +9,7 @@ import protocol  # before torch: it fixes the number of threads
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo import config as dynamo
 from torch._inductor import config as inductor
 
 SEED = 20
@@ -39,6 +40,8 @@ class Compiled:
     def __init__(self):
         # As an option of `torch.compile` it costs 30 µs a call.
         inductor.freezing = True
+        # A module's code is compiled for every workload it is in; past the limit it would run uncompiled.
+        dynamo.cache_size_limit = 256
 
     def inference(self, function):
         """The weights are constants of the graph; products may be the compiler's own where they are faster."""

@@ -131,16 +131,37 @@ unsafe fn affine<S: Simd, E: Real>(
     assert!(x.len() == n && gamma.is_none_or(|v| v.len() == n) && beta.is_none_or(|v| v.len() == n));
     let lanes = <E::Vector<S> as Vector>::LANES;
     let mut at = 0;
-    while at < n {
-        let part = lanes.min(n - at);
-        // SAFETY: as the caller promises; all are n long, of which `part` from `at` on are read and written.
-        unsafe {
-            let gamma = parameter::<S, E>(gamma, at, part, E::ONE);
-            let beta = parameter::<S, E>(beta, at, part, E::ZERO);
-            let normal = centre.off::<S>(read::<S, E>(x.as_ptr().add(at), part)).mul(Vector::splat(scale));
-            write::<S, E>(normal.mul_add(gamma, beta), y.as_mut_ptr().add(at), part);
+    // SAFETY: as the caller promises; all are n long, of which so many from `at` on are read and written.
+    unsafe {
+        while at + lanes <= n {
+            affine_part::<S, E>(centre, scale, x, gamma, beta, y, at, lanes);
+            at += lanes;
         }
-        at += part;
+        if at < n {
+            affine_part::<S, E>(centre, scale, x, gamma, beta, y, at, n - at);
+        }
+    }
+}
+
+/// # Safety
+/// The processor has the instruction set; all slices have `part` values from `at` on, one vector's at most.
+#[inline(always)]
+unsafe fn affine_part<S: Simd, E: Real>(
+    centre: Centre<E>,
+    scale: E,
+    x: &[E],
+    gamma: Option<&[E]>,
+    beta: Option<&[E]>,
+    y: &mut [E],
+    at: usize,
+    part: usize,
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let gamma = parameter::<S, E>(gamma, at, part, E::ONE);
+        let beta = parameter::<S, E>(beta, at, part, E::ZERO);
+        let normal = centre.off::<S>(read::<S, E>(x.as_ptr().add(at), part)).mul(Vector::splat(scale));
+        write::<S, E>(normal.mul_add(gamma, beta), y.as_mut_ptr().add(at), part);
     }
 }
 
@@ -269,33 +290,58 @@ unsafe fn group<S: Simd, E: Real, const R: usize>(
     let lanes = <E::Vector<S> as Vector>::LANES;
     let dx = dx.map_or(std::ptr::null_mut(), <[E]>::as_mut_ptr);
     let mut at = 0;
-    while at < cols {
-        let part = lanes.min(cols - at);
-        // SAFETY: as the caller promises; x, dy and dx have R rows of cols values, γ has one, and sums none or two, as was
-        // checked; of each, `part` from `at` on are read and written.
-        unsafe {
-            let w = parameter::<S, E>(gamma, at, part, E::ONE);
-            let (mut dgamma, mut dbeta) = (Vector::splat(E::ZERO), Vector::splat(E::ZERO));
-            for (r, slope) in slopes.iter().enumerate() {
-                let g = read::<S, E>(dy.as_ptr().add(r * cols + at), part);
-                let d = slope.centre.off::<S>(read::<S, E>(x.as_ptr().add(r * cols + at), part));
-                let scale = Vector::splat(slope.scale);
-                dgamma = d.mul(scale).mul_add(g, dgamma);
-                dbeta = g.add(dbeta);
-                if !dx.is_null() {
-                    let rest = w.mul(g).sub(Vector::splat(slope.shift));
-                    let pulled = d.mul(Vector::splat(slope.pull));
-                    write::<S, E>(rest.sub(pulled).mul(scale), dx.add(r * cols + at), part);
-                }
-            }
-            if !sums.is_empty() {
-                let sum = sums.as_mut_ptr().add(at);
-                write::<S, E>(read::<S, E>(sum, part).add(dgamma), sum, part);
-                let sum = sum.add(cols);
-                write::<S, E>(read::<S, E>(sum, part).add(dbeta), sum, part);
+    // SAFETY: as the caller promises; x, dy and dx have R rows of cols values, γ has one, and sums none or two, as was
+    // checked; of each, so many from `at` on are read and written.
+    unsafe {
+        while at + lanes <= cols {
+            group_part::<S, E, R>(cols, &slopes, x, gamma, dy, dx, sums, at, lanes);
+            at += lanes;
+        }
+        if at < cols {
+            group_part::<S, E, R>(cols, &slopes, x, gamma, dy, dx, sums, at, cols - at);
+        }
+    }
+}
+
+/// Some columns of some rows of the vjp.
+///
+/// # Safety
+/// The processor has the instruction set; x, dy and dx, if it is not null, have R rows of `cols` values, γ has one, and sums
+/// none or two; of each, there are `part` values from `at` on, one vector's at most.
+#[inline(always)]
+unsafe fn group_part<S: Simd, E: Real, const R: usize>(
+    cols: usize,
+    slopes: &[Slope<E>; R],
+    x: &[E],
+    gamma: Option<&[E]>,
+    dy: &[E],
+    dx: *mut E,
+    sums: &mut [E],
+    at: usize,
+    part: usize,
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let w = parameter::<S, E>(gamma, at, part, E::ONE);
+        let (mut dgamma, mut dbeta) = (Vector::splat(E::ZERO), Vector::splat(E::ZERO));
+        for (r, slope) in slopes.iter().enumerate() {
+            let g = read::<S, E>(dy.as_ptr().add(r * cols + at), part);
+            let d = slope.centre.off::<S>(read::<S, E>(x.as_ptr().add(r * cols + at), part));
+            let scale = Vector::splat(slope.scale);
+            dgamma = d.mul(scale).mul_add(g, dgamma);
+            dbeta = g.add(dbeta);
+            if !dx.is_null() {
+                let rest = w.mul(g).sub(Vector::splat(slope.shift));
+                let pulled = d.mul(Vector::splat(slope.pull));
+                write::<S, E>(rest.sub(pulled).mul(scale), dx.add(r * cols + at), part);
             }
         }
-        at += part;
+        if !sums.is_empty() {
+            let sum = sums.as_mut_ptr().add(at);
+            write::<S, E>(read::<S, E>(sum, part).add(dgamma), sum, part);
+            let sum = sum.add(cols);
+            write::<S, E>(read::<S, E>(sum, part).add(dbeta), sum, part);
+        }
     }
 }
 

@@ -78,6 +78,7 @@ fn views<E, const K: usize, const S: usize>(
 
 /// The maxima of whole windows, and how many there are. In each pass of the loop over the outputs they are independent,
 /// and the compiler makes vectors of them.
+#[expect(clippy::needless_range_loop, reason = "r and k name a tap, by which a place is counted too")]
 #[inline(always)]
 fn largest_of<E: Real, const K: usize, const S: usize>(
     w: usize,
@@ -231,6 +232,7 @@ fn max_pool_vjp<S: Simd, E: Real>(s: Pool2dSpec, argmax: &[u32], dy: &[E], dx: &
 }
 
 /// The means of whole windows, as [`largest_of`].
+#[expect(clippy::needless_range_loop, reason = "r and k name a tap, as they do for maxima")]
 #[inline(always)]
 fn means_of<E: Real, const K: usize, const S: usize>(w: usize, from: usize, x: &[E], y: &mut [E]) -> usize {
     let (x, n) = views::<E, K, S>(w, from, x, y.len());

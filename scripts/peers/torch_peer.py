@@ -40,6 +40,8 @@ class Compiled:
     def __init__(self):
         # As an option of `torch.compile` it costs 30 µs a call.
         inductor.freezing = True
+        # A cached graph may look for frozen weights under names that this process gave to others.
+        inductor.fx_graph_cache = False
         # A module's code is compiled for every workload it is in; past the limit it would run uncompiled.
         dynamo.cache_size_limit = 256
 

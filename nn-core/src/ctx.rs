@@ -54,6 +54,7 @@ pub struct Ctx<'d, D: Device> {
 
 impl<'d, D: Device> Ctx<'d, D> {
     /// A call for inference.
+    #[inline(always)]
     pub fn new(device: &'d D, batch: usize) -> Self {
         Self {
             device,
@@ -71,36 +72,42 @@ impl<'d, D: Device> Ctx<'d, D> {
     }
 
     /// The same, keeping what the vjp will need.
+    #[inline(always)]
     pub fn keeping(mut self) -> Self {
         self.keep = true;
         self
     }
 
     /// The same, going on with sequences of which `past` tokens were given before: what they left is in the cache.
+    #[inline(always)]
     pub fn continuing(mut self, past: usize) -> Self {
         self.past = Some(past);
         self
     }
 
     /// The same in another mode.
+    #[inline(always)]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
     /// The same with other random numbers.
+    #[inline(always)]
     pub fn stream(mut self, stream: Stream) -> Self {
         self.stream = stream;
         self
     }
 
     /// The same with these lengths for the bounded axes.
+    #[inline(always)]
     pub fn lengths(mut self, lengths: [usize; MAX_LENGTHS]) -> Self {
         self.lengths = lengths;
         self
     }
 
     /// The same, looking at every layer's output for values that are not finite.
+    #[inline(always)]
     pub fn watching(mut self, watch: bool) -> Self {
         self.watch = watch;
         self
@@ -116,26 +123,31 @@ impl<'d, D: Device> Ctx<'d, D> {
     }
 
     /// The device.
+    #[inline(always)]
     pub fn device(&self) -> &'d D {
         self.device
     }
 
     /// Whether forward must keep what the vjp will need.
+    #[inline(always)]
     pub fn keeps(&self) -> bool {
         self.keep
     }
 
     /// How many tokens were given before, if this call has a cache.
+    #[inline(always)]
     pub fn past(&self) -> Option<usize> {
         self.past
     }
 
     /// The position of the first token.
+    #[inline(always)]
     pub fn position(&self) -> usize {
         self.past.unwrap_or(0)
     }
 
     /// What a layer leaves in this call: for the vjp, for the tokens to come, or nothing.
+    #[inline(always)]
     pub fn left<L: Layer<X>, X: Signature>(&self) -> Size {
         match self.past {
             Some(_) => L::CACHE,
@@ -144,21 +156,25 @@ impl<'d, D: Device> Ctx<'d, D> {
     }
 
     /// Whether this call trains.
+    #[inline(always)]
     pub fn trains(&self) -> bool {
         self.mode == Mode::Train
     }
 
     /// The random numbers of the layer that is running.
+    #[inline(always)]
     pub fn random(&self) -> Stream {
         Stream { place: self.place, ..self.stream }
     }
 
     /// Elements of a tensor over the whole batch.
+    #[inline(always)]
     pub fn numel(&self, dims: &Dims) -> usize {
         self.batch * dims.numel_at(&self.lengths)
     }
 
     /// Rows of a tensor over the whole batch, if a row is its last axis.
+    #[inline(always)]
     pub fn rows(&self, dims: &Dims) -> usize {
         let mut rows = self.batch;
         for i in 1..dims.rank() {
@@ -168,6 +184,7 @@ impl<'d, D: Device> Ctx<'d, D> {
     }
 
     /// Bytes of a planned buffer in this call.
+    #[inline(always)]
     pub fn bytes(&self, size: Size) -> usize {
         size.at(self.batch, size_of::<D::Elem>())
     }
@@ -178,27 +195,32 @@ impl<'d, D: Device> Ctx<'d, D> {
     }
 
     /// What went wrong, and at which place.
+    #[inline(always)]
     pub fn fault(&self) -> Option<(u32, CallFault)> {
         self.fault
     }
 
     /// The first place whose output was not finite, if the call [watches](Self::watching).
+    #[inline(always)]
     pub fn not_finite(&self) -> Option<u32> {
         self.not_finite.map(|(place, _)| place)
     }
 
     /// The same, and how many places the layer has.
+    #[inline(always)]
     pub(crate) fn not_finite_within(&self) -> Option<(u32, u32)> {
         self.not_finite
     }
 
     /// The place of the layer that is running.
+    #[inline(always)]
     pub fn place(&self) -> u32 {
         self.place
     }
 
     /// Goes to a part of the layer that is running, `offset` places further on. Gives the place to
     /// [leave](Self::leave) for.
+    #[inline(always)]
     pub fn enter(&mut self, offset: u32) -> u32 {
         let here = self.place;
         self.place += offset;
@@ -206,20 +228,24 @@ impl<'d, D: Device> Ctx<'d, D> {
     }
 
     /// Goes back.
+    #[inline(always)]
     pub fn leave(&mut self, place: u32) {
         self.place = place;
     }
 
-    /// Looks at the output of a layer with so many places, if the call watches.
+    /// Whether the call [watches](Self::watching), and has seen nothing yet.
     #[inline(always)]
+    pub(crate) fn watches(&self) -> bool {
+        self.watch && self.not_finite.is_none()
+    }
+
+    /// Looks at the output of a layer with so many places.
+    #[cold]
     pub(crate) fn look(&mut self, y: Tensors<'_, D>, places: u32) {
-        // A layer without a place gives what it is given, which others look at.
-        if self.watch && places > 0 && self.not_finite.is_none() {
-            let bad = y.iter().any(|t| match t {
-                Tensor::Real(view) => !self.device.all_finite(view),
-                Tensor::Ids(_) => false,
-            });
-            self.not_finite = bad.then_some((self.place, places));
-        }
+        let bad = y.iter().any(|t| match t {
+            Tensor::Real(view) => !self.device.all_finite(view),
+            Tensor::Ids(_) => false,
+        });
+        self.not_finite = bad.then_some((self.place, places));
     }
 }

@@ -258,6 +258,7 @@ impl Dims {
     }
 
     /// How many axes there are.
+    #[inline(always)]
     pub const fn rank(&self) -> usize {
         self.rank
     }
@@ -325,6 +326,7 @@ impl Dims {
     }
 
     /// Elements of one sample, given the lengths of the bounded axes.
+    #[inline(always)]
     pub const fn numel_at(&self, lengths: &[usize; MAX_LENGTHS]) -> usize {
         let mut n = 1;
         let mut i = 0;
@@ -336,6 +338,7 @@ impl Dims {
     }
 
     /// One axis, given the lengths of the bounded ones.
+    #[inline(always)]
     pub const fn axis_at(&self, i: usize, lengths: &[usize; MAX_LENGTHS]) -> usize {
         match self.axes[i].length {
             Some(tag) => lengths[tag as usize],

@@ -1,10 +1,12 @@
 //! What the code that the macros generate is made of.
 
+use std::marker::PhantomData;
+
 use nn_kernels::{Device, View, ViewMut};
 
 use crate::ctx::Ctx;
-use crate::layer::{Forward, Module, Vjp};
-use crate::signature::Signature;
+use crate::layer::{Forward, Layer, Module, Vjp};
+use crate::signature::{Sig, Signature};
 use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut, slice, slice_mut};
 use crate::tree::Field;
 
@@ -26,9 +28,9 @@ pub fn value<'s, 'a: 's, D: Device, V: Signature>(
     slot: &'s mut Region<'_, D>,
 ) -> TensorsMut<'s, D> {
     if keep && cx.keeps() {
-        TensorsMut::carve(cx, &V::SIG, saved).shorten()
+        TensorsMut::carve_as::<V>(cx, saved).shorten()
     } else {
-        TensorsMut::carve(cx, &V::SIG, &mut slot.reborrow())
+        TensorsMut::carve_as::<V>(cx, &mut slot.reborrow())
     }
 }
 
@@ -39,7 +41,7 @@ pub fn kept<'s, D: Device, V: Signature>(
     keep: bool,
     saved: &mut RegionRef<'s, D>,
 ) -> Tensors<'s, D> {
-    if keep { saved.tensors(cx, &V::SIG) } else { Tensors::EMPTY }
+    if keep { saved.tensors_as::<V>(cx) } else { Tensors::EMPTY }
 }
 
 /// The buffer of a value's gradient.
@@ -48,7 +50,25 @@ pub fn gradient<'s, D: Device, V: Signature>(
     cx: &Ctx<'_, D>,
     slot: &'s mut Region<'_, D>,
 ) -> TensorsMut<'s, D> {
-    TensorsMut::carve_gradient(cx, &V::SIG, &mut slot.reborrow())
+    TensorsMut::carve_gradient_as::<V>(cx, &mut slot.reborrow())
+}
+
+/// The value in a buffer, to be read from now on.
+#[inline(always)]
+pub fn freeze<'s, D: Device, V: Signature>(buffer: TensorsMut<'s, D>) -> Tensors<'s, D> {
+    buffer.freeze_as::<V>()
+}
+
+/// The value in a buffer, to be read.
+#[inline(always)]
+pub fn read<'s, D: Device, V: Signature>(buffer: &'s TensorsMut<'_, D>) -> Tensors<'s, D> {
+    buffer.read_as::<V>()
+}
+
+/// What a layer gives, as a signature.
+pub(crate) struct Given<L, X>(PhantomData<fn() -> (L, X)>);
+impl<L: Layer<X>, X: Signature> Signature for Given<L, X> {
+    const SIG: Sig = L::RULE.out;
 }
 
 /// y = layer(x), for a layer within a module.
@@ -59,23 +79,30 @@ pub(crate) fn forward<D: Device, L: Module<D, X>, X: Signature>(
     step: Step,
     params: View<'_, D>,
     state: &mut State<'_, D>,
-    x: Tensors<'_, D>,
-    mut y: TensorsMut<'_, D>,
+    x: &Tensors<'_, D>,
+    y: &mut TensorsMut<'_, D>,
     saved: &mut Region<'_, D>,
     scratch: &mut Region<'_, D>,
 ) {
-    let mut saved = saved.part(cx, cx.left::<L, X>());
+    let mut saved = if const { L::SAVED.is_zero() && L::CACHE.is_zero() } {
+        Region::empty()
+    } else {
+        saved.part(cx, cx.left::<L, X>()).shorten()
+    };
     let place = cx.enter(step.place);
     let call = Forward {
         params: slice::<D>(params, step.field.params, step.field.params_len),
         state: state.field(step.field),
-        x: x.shorten(),
-        y: y.reborrow(),
+        x: x.lend::<X>(),
+        y: y.lend::<Given<L, X>>(),
         saved: saved.reborrow(),
         scratch: scratch.reborrow(),
     };
     L::forward(cx, call);
-    cx.look(y.read(), L::PLACES);
+    // A layer without a place gives what it is given, which others look at.
+    if const { L::PLACES > 0 } && cx.watches() {
+        cx.look(y.read_as::<Given<L, X>>(), L::PLACES);
+    }
     cx.leave(place);
 }
 
@@ -87,11 +114,11 @@ pub(crate) fn vjp<D: Device, L: Module<D, X>, X: Signature>(
     step: Step,
     params: View<'_, D>,
     state: View<'_, D>,
-    x: Tensors<'_, D>,
-    y: Tensors<'_, D>,
+    x: &Tensors<'_, D>,
+    y: &Tensors<'_, D>,
     saved: RegionRef<'_, D>,
-    dy: Tensors<'_, D>,
-    mut dx: TensorsMut<'_, D>,
+    dy: &Tensors<'_, D>,
+    dx: &mut TensorsMut<'_, D>,
     dparams: &mut Option<ViewMut<'_, D>>,
     scratch: &mut Region<'_, D>,
 ) {
@@ -100,11 +127,11 @@ pub(crate) fn vjp<D: Device, L: Module<D, X>, X: Signature>(
     let call = Vjp {
         params: slice::<D>(params, field.params, field.params_len),
         state: slice::<D>(state, field.state, field.state_len),
-        x: x.shorten(),
-        y: y.shorten(),
+        x: x.lend::<X>(),
+        y: y.lend::<Given<L, X>>(),
         saved: saved.shorten(),
-        dy: dy.shorten(),
-        dx: dx.reborrow(),
+        dy: dy.lend::<Given<L, X>>(),
+        dx: dx.lend::<X>(),
         dparams: dparams.as_mut().map(|d| slice_mut::<D>(D::reborrow(d), field.params, field.params_len)),
         scratch: scratch.reborrow(),
     };

@@ -25,11 +25,13 @@ macro_rules! shapes {
     ($($name:ident [$($d:ident)*])*) => {$(
         impl<$($d: Dim),*> Host for $name<$($d),*> {
             type Slices<'a, E: Real> = &'a [E];
+            #[inline(always)]
             fn tensors<E: Real>(slices: Self::Slices<'_, E>) -> Tensors<'_, Cpu<E>> {
                 Tensors::real(slices)
             }
+            #[inline(always)]
             fn slices<'a, E: Real>(tensors: Tensors<'a, Cpu<E>>) -> (Self::Slices<'a, E>, Tensors<'a, Cpu<E>>) {
-                (tensors.get(0), tensors.split(1).1)
+                (tensors.get(0), tensors.after_first())
             }
         }
     )*};
@@ -38,11 +40,13 @@ shapes! { S0 [] S1 [A] S2 [A B] S3 [A B C] S4 [A B C F] S5 [A B C F G] S6 [A B C
 
 impl<S: Signature> Host for Ids<S> {
     type Slices<'a, E: Real> = &'a [u32];
+    #[inline(always)]
     fn tensors<E: Real>(slices: Self::Slices<'_, E>) -> Tensors<'_, Cpu<E>> {
         Tensors::ids(slices)
     }
+    #[inline(always)]
     fn slices<'a, E: Real>(tensors: Tensors<'a, Cpu<E>>) -> (Self::Slices<'a, E>, Tensors<'a, Cpu<E>>) {
-        (tensors.get_ids(0), tensors.split(1).1)
+        (tensors.get_ids(0), tensors.after_first())
     }
 }
 
@@ -51,11 +55,13 @@ macro_rules! tuples {
         impl<$($t: Host),*> Host for ($($t,)*) {
             type Slices<'a, E: Real> = ($($t::Slices<'a, E>,)*);
             #[allow(non_snake_case, reason = "a variable for each type")]
+            #[inline(always)]
             fn tensors<E: Real>(slices: Self::Slices<'_, E>) -> Tensors<'_, Cpu<E>> {
                 let ($($t,)*) = slices;
                 Tensors::EMPTY$(.join($t::tensors::<E>($t)))*
             }
             #[allow(non_snake_case, reason = "a variable for each type")]
+            #[inline(always)]
             fn slices<'a, E: Real>(tensors: Tensors<'a, Cpu<E>>) -> (Self::Slices<'a, E>, Tensors<'a, Cpu<E>>) {
                 $(let ($t, tensors) = $t::slices::<E>(tensors);)*
                 (($($t,)*), tensors)

@@ -110,7 +110,7 @@ pub mod __private {
         describe_part, forward, has_forward, vjp,
     };
     pub use crate::fault::{accept, accept_from, label, label_with_defaults};
-    pub use crate::glue::{Step, gradient, kept, value};
+    pub use crate::glue::{Step, freeze, gradient, kept, read, value};
     pub use crate::header::{Compared, Entry, Wanted, compare};
     pub use crate::size::{largest, sum};
     pub use crate::tree::{

@@ -87,6 +87,23 @@ impl Common {
         Self { rate, schedule: Schedule::Constant, decay: 0.0, clip: None, steps: 0 }
     }
 
+    /// Where each stretch starts, how long it is, and how it decays. Without decay all are alike, and a kernel is called
+    /// once.
+    fn stretches<'r>(&self, mut runs: &'r [Run]) -> impl Iterator<Item = (usize, usize, f64)> + use<'r> {
+        let decay = self.decay;
+        std::iter::from_fn(move || {
+            let (&Run { start, mut len, decays }, mut rest) = runs.split_first()?;
+            while let Some((next, others)) = rest.split_first()
+                && next.start == start + len
+                && (next.decays == decays || decay == 0.0)
+            {
+                (len, rest) = (len + next.len, others);
+            }
+            runs = rest;
+            Some((start, len, if decays { decay } else { 0.0 }))
+        })
+    }
+
     fn rate(&self) -> f64 {
         self.rate * self.schedule.factor(self.steps)
     }
@@ -236,21 +253,21 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
             0.0 => None,
             _ => Some(self.velocity.get(device, D::len(grads))?),
         };
-        for run in runs {
+        for (start, len, weight_decay) in self.common.stretches(runs) {
             let spec = SgdSpec {
                 lr: self.common.rate(),
                 momentum: self.momentum,
                 nesterov: self.nesterov,
-                weight_decay: if run.decays { self.common.decay } else { 0.0 },
+                weight_decay,
                 grad_scale,
                 first: self.common.steps == 0,
             };
             let v = match &mut velocity {
-                Some(velocity) => slice_mut::<D>(D::reborrow(velocity), run.start, run.len),
+                Some(velocity) => slice_mut::<D>(D::reborrow(velocity), start, len),
                 None => D::empty_mut(),
             };
-            let p = slice_mut::<D>(D::reborrow(&mut params), run.start, run.len);
-            device.sgd(&spec, p, slice::<D>(grads, run.start, run.len), v);
+            let p = slice_mut::<D>(D::reborrow(&mut params), start, len);
+            device.sgd(&spec, p, slice::<D>(grads, start, len), v);
         }
         self.common.steps += 1;
         Ok(())
@@ -354,23 +371,23 @@ impl<D: Device> Optimizer<D> for Adam<D> {
         let grad_scale = self.common.grad_scale(device, grads);
         let mut m = self.first.get(device, D::len(grads))?;
         let mut v = self.second.get(device, D::len(grads))?;
-        for run in runs {
+        for (start, len, weight_decay) in self.common.stretches(runs) {
             let spec = AdamSpec {
                 lr: self.common.rate(),
                 beta1: self.betas.0,
                 beta2: self.betas.1,
                 eps: self.eps,
-                weight_decay: if run.decays { self.common.decay } else { 0.0 },
+                weight_decay,
                 decoupled: self.decoupled,
                 grad_scale,
                 step: self.common.steps + 1,
             };
             device.adam(
                 &spec,
-                slice_mut::<D>(D::reborrow(&mut params), run.start, run.len),
-                slice::<D>(grads, run.start, run.len),
-                slice_mut::<D>(D::reborrow(&mut m), run.start, run.len),
-                slice_mut::<D>(D::reborrow(&mut v), run.start, run.len),
+                slice_mut::<D>(D::reborrow(&mut params), start, len),
+                slice::<D>(grads, start, len),
+                slice_mut::<D>(D::reborrow(&mut m), start, len),
+                slice_mut::<D>(D::reborrow(&mut v), start, len),
             );
         }
         self.common.steps += 1;

@@ -29,6 +29,11 @@ impl Size {
         if n == 0 { Self::ZERO } else { Self { fixed_elements: n, fixed_bytes: Self::ALIGN, ..Self::ZERO } }
     }
 
+    /// Whether it is nothing.
+    pub const fn is_zero(&self) -> bool {
+        self.item_elements == 0 && self.item_bytes == 0 && self.fixed_elements == 0 && self.fixed_bytes == 0
+    }
+
     /// Both, side by side.
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -71,6 +76,7 @@ impl Size {
     ///
     /// Rounded down: the fixed part has room for every buffer's rounding up, and so the parts of a sum never
     /// take more than the sum.
+    #[inline(always)]
     pub const fn at(self, batch: usize, element: usize) -> usize {
         // More than there can be stays more than there can be: allocating it is an error.
         let item = self.item_elements.saturating_mul(element).saturating_add(self.item_bytes);

@@ -1,8 +1,10 @@
+use std::marker::PhantomData;
+
 use nn_kernels::{Device, Memory, Pod, View, ViewMut};
 
 use crate::Size;
 use crate::ctx::Ctx;
-use crate::signature::{Kind, MAX_TENSORS, Sig};
+use crate::signature::{Kind, MAX_TENSORS, Sig, Signature};
 use crate::tree::Field;
 
 /// One tensor of a batch, to be read.
@@ -14,106 +16,297 @@ pub enum Tensor<'a, D: Device> {
 }
 
 impl<D: Device> Clone for Tensor<'_, D> {
+    #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 impl<D: Device> Copy for Tensor<'_, D> {}
 
-/// The tensors of a batch, to be read: one view each, batch first.
-pub struct Tensors<'a, D: Device> {
-    len: usize,
-    items: [Option<Tensor<'a, D>>; MAX_TENSORS],
+/// The tensors themselves. Nearly always it is one, which is held apart from the others: then no more than that one is
+/// moved from a call to the next, and the compiler sees through all of it.
+enum Held<T> {
+    None,
+    One(T),
+    Many(usize, [T; MAX_TENSORS]),
 }
 
+impl<T: Clone> Clone for Held<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::One(tensor) => Self::One(tensor.clone()),
+            Self::Many(n, all) => Self::Many(*n, all.clone()),
+        }
+    }
+}
+impl<T: Copy> Copy for Held<T> {}
+
+impl<T> Held<T> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(_) => 1,
+            Self::Many(n, _) => *n,
+        }
+    }
+
+    #[inline(always)]
+    fn as_slice(&self) -> &[T] {
+        match self {
+            Self::None => &[],
+            Self::One(tensor) => std::slice::from_ref(tensor),
+            Self::Many(n, all) => &all[..*n],
+        }
+    }
+
+    #[inline(always)]
+    fn as_mut_slice(&mut self) -> &mut [T] {
+        match self {
+            Self::None => &mut [],
+            Self::One(tensor) => std::slice::from_mut(tensor),
+            Self::Many(n, all) => &mut all[..*n],
+        }
+    }
+
+    /// One more; `nothing` fills what is not taken up.
+    fn and(self, tensor: T, nothing: impl Fn() -> T) -> Self {
+        match self {
+            Self::None => Self::One(tensor),
+            Self::One(first) => {
+                let mut all = std::array::from_fn(|_| nothing());
+                [all[0], all[1]] = [first, tensor];
+                Self::Many(2, all)
+            }
+            Self::Many(n, mut all) => {
+                all[n] = tensor;
+                Self::Many(n + 1, all)
+            }
+        }
+    }
+
+    /// Those as well.
+    fn join(self, other: Self, nothing: impl Fn() -> T) -> Self {
+        match (self, other) {
+            (Self::None, other) => other,
+            (all, Self::None) => all,
+            (all, Self::One(tensor)) => all.and(tensor, nothing),
+            (all, Self::Many(n, others)) => {
+                others.into_iter().take(n).fold(all, |all, t| all.and(t, &nothing))
+            }
+        }
+    }
+
+    /// The first `n`, and the others.
+    fn split(self, n: usize, nothing: impl Fn() -> T) -> (Self, Self) {
+        match self {
+            Self::Many(len, all) => {
+                let (mut a, mut b) = (Self::None, Self::None);
+                for (i, tensor) in all.into_iter().take(len).enumerate() {
+                    if i < n { a = a.and(tensor, &nothing) } else { b = b.and(tensor, &nothing) }
+                }
+                (a, b)
+            }
+            few if n == 0 => (Self::None, few),
+            few => (few, Self::None),
+        }
+    }
+
+    /// What becomes of each.
+    #[inline(always)]
+    fn map<U>(self, f: impl Fn(T) -> U) -> Held<U> {
+        match self {
+            Self::None => Held::None,
+            Self::One(tensor) => Held::One(f(tensor)),
+            Self::Many(n, all) => Held::Many(n, each(all, f)),
+        }
+    }
+
+    #[inline(always)]
+    fn as_ref(&self) -> Held<&T> {
+        match self {
+            Self::None => Held::None,
+            Self::One(tensor) => Held::One(tensor),
+            Self::Many(n, all) => Held::Many(*n, all.each_ref()),
+        }
+    }
+
+    #[inline(always)]
+    fn as_mut(&mut self) -> Held<&mut T> {
+        match self {
+            Self::None => Held::None,
+            Self::One(tensor) => Held::One(tensor),
+            Self::Many(n, all) => Held::Many(*n, all.each_mut()),
+        }
+    }
+}
+
+/// Apart, so that what is seldom needed is compiled once.
+#[inline(never)]
+fn each<T, U>(all: [T; MAX_TENSORS], f: impl Fn(T) -> U) -> [U; MAX_TENSORS] {
+    all.map(f)
+}
+
+/// What is known of a signature before the program runs.
+pub(crate) struct Known<V>(PhantomData<V>);
+
+impl<V: Signature> Known<V> {
+    /// One tensor of real numbers.
+    pub(crate) const REAL: bool = is_one(&V::SIG, Kind::Real);
+    /// One tensor of indices.
+    const IDS: bool = is_one(&V::SIG, Kind::Ids);
+    /// Elements of a sample of its first tensor, if that is always the same.
+    pub(crate) const EACH: Option<usize> =
+        if V::SIG.dims(0).is_bounded() { None } else { Some(V::SIG.dims(0).numel()) };
+
+    /// Elements of its first tensor over the whole batch.
+    #[inline(always)]
+    fn numel<D: Device>(cx: &Ctx<'_, D>) -> usize {
+        match Self::EACH {
+            Some(each) => cx.batch * each,
+            None => cx.numel(const { &V::SIG.dims(0) }),
+        }
+    }
+}
+
+const fn is_one(sig: &Sig, kind: Kind) -> bool {
+    sig.len() == 1 && sig.tensors()[0].kind as u8 == kind as u8
+}
+
+/// The tensors of a batch, to be read: one view each, batch first.
+pub struct Tensors<'a, D: Device>(Held<Tensor<'a, D>>);
+
 impl<D: Device> Clone for Tensors<'_, D> {
+    #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 impl<D: Device> Copy for Tensors<'_, D> {}
 
+impl<'a, D: Device> Tensor<'a, D> {
+    #[inline(always)]
+    fn shorten<'b>(self) -> Tensor<'b, D>
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Real(view) => Tensor::Real(D::shorten(view)),
+            Self::Ids(view) => Tensor::Ids(D::shorten(view)),
+        }
+    }
+
+    fn nothing() -> Self {
+        Self::Real(D::empty())
+    }
+}
+
 impl<'a, D: Device> Tensors<'a, D> {
     /// No tensors, or tensors that were not kept.
-    pub const EMPTY: Self = Self { len: 0, items: [None; MAX_TENSORS] };
+    pub const EMPTY: Self = Self(Held::None);
 
     /// One tensor of real numbers.
+    #[inline(always)]
     pub fn real(view: View<'a, D>) -> Self {
-        Self::EMPTY.and(Tensor::Real(view))
+        Self(Held::One(Tensor::Real(view)))
     }
 
     /// One tensor of indices.
+    #[inline(always)]
     pub fn ids(view: D::View<'a, u32>) -> Self {
-        Self::EMPTY.and(Tensor::Ids(view))
+        Self(Held::One(Tensor::Ids(view)))
     }
 
-    fn and(mut self, tensor: Tensor<'a, D>) -> Self {
-        self.items[self.len] = Some(tensor);
-        self.len += 1;
-        self
+    fn and(self, tensor: Tensor<'a, D>) -> Self {
+        Self(self.0.and(tensor, Tensor::nothing))
     }
 
     /// Shorter-lived views of the same tensors.
+    #[inline(always)]
     pub fn shorten<'b>(self) -> Tensors<'b, D>
     where
         'a: 'b,
     {
-        let items = self.items.map(|item| {
-            item.map(|t| match t {
-                Tensor::Real(view) => Tensor::Real(D::shorten(view)),
-                Tensor::Ids(view) => Tensor::Ids(D::shorten(view)),
-            })
-        });
-        Tensors { len: self.len, items }
+        Tensors(self.0.map(Tensor::shorten))
+    }
+
+    /// The same, of tensors that are a `V`, if they were kept.
+    #[inline(always)]
+    pub(crate) fn lend<'b, V: Signature>(&self) -> Tensors<'b, D>
+    where
+        'a: 'b,
+    {
+        if const { Known::<V>::REAL } {
+            Tensors::real(D::shorten(self.get(0)))
+        } else if const { Known::<V>::IDS } {
+            Tensors::ids(D::shorten(self.get_ids(0)))
+        } else {
+            self.shorten()
+        }
     }
 
     /// These tensors, then those.
+    #[inline(never)]
     pub fn join(self, other: Tensors<'a, D>) -> Self {
-        let mut all = self;
-        for item in other.items.into_iter().flatten() {
-            all = all.and(item);
-        }
-        all
+        Self(self.0.join(other.0, Tensor::nothing))
     }
 
     /// How many there are.
+    #[inline(always)]
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Tensor `i`, real numbers; empty if it was not kept.
+    #[inline(always)]
     pub fn get(&self, i: usize) -> View<'a, D> {
-        match self.items[i] {
-            Some(Tensor::Real(view)) => view,
+        match &self.0 {
+            Held::One(Tensor::Real(view)) if i == 0 => *view,
+            Held::Many(_, all) => match all[i] {
+                Tensor::Real(view) => view,
+                Tensor::Ids(_) => D::empty(),
+            },
             _ => D::empty(),
         }
     }
 
     /// Tensor `i`, indices; empty if there is no such tensor.
+    #[inline(always)]
     pub fn get_ids(&self, i: usize) -> D::View<'a, u32> {
-        match self.items[i] {
-            Some(Tensor::Ids(view)) => view,
+        match &self.0 {
+            Held::One(Tensor::Ids(view)) if i == 0 => *view,
+            Held::Many(_, all) => match all[i] {
+                Tensor::Ids(view) => view,
+                Tensor::Real(_) => D::empty(),
+            },
             _ => D::empty(),
         }
     }
 
     /// The first `n` tensors, and the others.
+    #[inline(never)]
     pub fn split(self, n: usize) -> (Self, Self) {
-        let (mut a, mut b) = (Self::EMPTY, Self::EMPTY);
-        for (i, item) in self.items.into_iter().flatten().enumerate() {
-            if i < n { a = a.and(item) } else { b = b.and(item) }
-        }
-        (a, b)
+        let (a, b) = self.0.split(n, Tensor::nothing);
+        (Self(a), Self(b))
+    }
+
+    /// All but the first.
+    #[inline(always)]
+    pub(crate) fn after_first(self) -> Self {
+        if self.len() > 1 { self.split(1).1 } else { Self::EMPTY }
     }
 
     /// Its tensors.
+    #[inline(always)]
     pub fn iter(&self) -> impl Iterator<Item = Tensor<'a, D>> + '_ {
-        self.items.iter().copied().flatten()
+        self.0.as_slice().iter().copied()
     }
 }
 
@@ -127,32 +320,87 @@ pub enum TensorMut<'a, D: Device> {
     Unwanted,
 }
 
-/// The tensors of a batch, to be written.
-pub struct TensorsMut<'a, D: Device> {
-    len: usize,
-    items: [TensorMut<'a, D>; MAX_TENSORS],
+impl<'a, D: Device> TensorMut<'a, D> {
+    fn nothing() -> Self {
+        Self::Unwanted
+    }
+
+    #[inline(always)]
+    fn reborrow(&mut self) -> TensorMut<'_, D> {
+        match self {
+            Self::Real(view) => TensorMut::Real(D::reborrow(view)),
+            Self::Ids(view) => TensorMut::Ids(D::reborrow(view)),
+            Self::Unwanted => TensorMut::Unwanted,
+        }
+    }
+
+    #[inline(always)]
+    fn read(&self) -> Tensor<'_, D> {
+        match self {
+            Self::Real(view) => Tensor::Real(D::read(view)),
+            Self::Ids(view) => Tensor::Ids(D::read(view)),
+            Self::Unwanted => Tensor::Real(D::empty()),
+        }
+    }
+
+    #[inline(always)]
+    fn freeze(self) -> Tensor<'a, D> {
+        match self {
+            Self::Real(view) => Tensor::Real(D::freeze(view)),
+            Self::Ids(view) => Tensor::Ids(D::freeze(view)),
+            Self::Unwanted => Tensor::Real(D::empty()),
+        }
+    }
+
+    #[inline(always)]
+    fn shorten<'b>(self) -> TensorMut<'b, D>
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Real(view) => TensorMut::Real(D::shorten_mut(view)),
+            Self::Ids(view) => TensorMut::Ids(D::shorten_mut(view)),
+            Self::Unwanted => TensorMut::Unwanted,
+        }
+    }
+
+    #[inline(always)]
+    fn wanted(&mut self) -> Option<ViewMut<'_, D>> {
+        match self {
+            Self::Real(view) => Some(D::reborrow(view)),
+            _ => None,
+        }
+    }
 }
+
+/// The tensors of a batch, to be written.
+pub struct TensorsMut<'a, D: Device>(Held<TensorMut<'a, D>>);
 
 impl<'a, D: Device> TensorsMut<'a, D> {
     /// No tensors.
+    #[inline(always)]
     pub fn empty() -> Self {
-        Self { len: 0, items: std::array::from_fn(|_| TensorMut::Unwanted) }
+        Self(Held::None)
     }
 
     /// One tensor of real numbers.
+    #[inline(always)]
     pub fn real(view: ViewMut<'a, D>) -> Self {
-        Self::empty().and(TensorMut::Real(view))
+        Self(Held::One(TensorMut::Real(view)))
     }
 
     /// `n` tensors that nobody wants.
+    #[inline(always)]
     pub fn unwanted(n: usize) -> Self {
-        Self { len: n, ..Self::empty() }
+        Self(match n {
+            0 => Held::None,
+            1 => Held::One(TensorMut::Unwanted),
+            n => Held::Many(n, std::array::from_fn(|_| TensorMut::Unwanted)),
+        })
     }
 
-    fn and(mut self, tensor: TensorMut<'a, D>) -> Self {
-        self.items[self.len] = tensor;
-        self.len += 1;
-        self
+    fn and(self, tensor: TensorMut<'a, D>) -> Self {
+        Self(self.0.and(tensor, TensorMut::nothing))
     }
 
     /// Views of a buffer that has room for `sig`.
@@ -180,126 +428,154 @@ impl<'a, D: Device> TensorsMut<'a, D> {
         all
     }
 
-    /// These tensors, then those.
-    pub fn join(mut self, other: TensorsMut<'a, D>) -> Self {
-        let n = other.len;
-        for item in other.items.into_iter().take(n) {
-            self = self.and(item);
+    /// As [`carve`](Self::carve), for a signature that the compiler knows.
+    #[inline(always)]
+    pub(crate) fn carve_as<V: Signature>(cx: &Ctx<'_, D>, region: &mut Region<'a, D>) -> Self {
+        if const { Known::<V>::REAL } {
+            Self::real(region.take(Known::<V>::numel(cx)))
+        } else {
+            Self::carve(cx, &V::SIG, region)
         }
-        self
+    }
+
+    /// As [`carve_gradient`](Self::carve_gradient), for a signature that the compiler knows.
+    #[inline(always)]
+    pub(crate) fn carve_gradient_as<V: Signature>(cx: &Ctx<'_, D>, region: &mut Region<'a, D>) -> Self {
+        if const { Known::<V>::REAL } {
+            Self::real(region.take(Known::<V>::numel(cx)))
+        } else {
+            Self::carve_gradient(cx, &V::SIG, region)
+        }
+    }
+
+    /// These tensors, then those.
+    #[inline(never)]
+    pub fn join(self, other: TensorsMut<'a, D>) -> Self {
+        Self(self.0.join(other.0, TensorMut::nothing))
     }
 
     /// How many there are.
+    #[inline(always)]
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Tensor `i`, real numbers, if anyone wants it.
+    #[inline(always)]
     pub fn wanted(&mut self, i: usize) -> Option<ViewMut<'_, D>> {
-        match &mut self.items[i] {
-            TensorMut::Real(view) => Some(D::reborrow(view)),
+        match &mut self.0 {
+            Held::One(TensorMut::Real(view)) if i == 0 => Some(D::reborrow(view)),
+            Held::Many(_, all) => all[i].wanted(),
             _ => None,
         }
     }
 
     /// Tensor `i`, real numbers; empty if nobody wants it.
+    #[inline(always)]
     pub fn get(&mut self, i: usize) -> ViewMut<'_, D> {
-        match &mut self.items[i] {
-            TensorMut::Real(view) => D::reborrow(view),
+        match &mut self.0 {
+            Held::One(TensorMut::Real(view)) if i == 0 => D::reborrow(view),
+            Held::Many(_, all) => all[i].wanted().unwrap_or_else(D::empty_mut),
             _ => D::empty_mut(),
         }
     }
 
     /// Tensor `i`, indices; empty if there is no such tensor.
+    #[inline(always)]
     pub fn get_ids(&mut self, i: usize) -> D::ViewMut<'_, u32> {
-        match &mut self.items[i] {
-            TensorMut::Ids(view) => D::reborrow(view),
+        match self.0.as_mut_slice().get_mut(i) {
+            Some(TensorMut::Ids(view)) => D::reborrow(view),
             _ => D::empty_mut(),
         }
     }
 
     /// Two tensors at once, each if anyone wants it. Panics unless `i < k`.
     pub fn wanted_pair(&mut self, i: usize, k: usize) -> (Option<ViewMut<'_, D>>, Option<ViewMut<'_, D>>) {
-        fn real<'b, D: Device>(t: &'b mut TensorMut<'_, D>) -> Option<ViewMut<'b, D>> {
-            match t {
-                TensorMut::Real(view) => Some(D::reborrow(view)),
-                _ => None,
-            }
-        }
-        let (a, b) = self.items.split_at_mut(k);
-        (real(&mut a[i]), real(&mut b[0]))
+        assert!(i < k, "the first of two tensors comes before the second");
+        let all = self.0.as_mut_slice();
+        let (first, second) = all.split_at_mut(k.min(all.len()));
+        (first.get_mut(i).and_then(TensorMut::wanted), second.first_mut().and_then(TensorMut::wanted))
     }
 
     /// The first `n` tensors, and the others.
+    #[inline(never)]
     pub fn split(self, n: usize) -> (Self, Self) {
-        let len = self.len;
-        let (mut a, mut b) = (Self::empty(), Self::empty());
-        for (i, item) in self.items.into_iter().take(len).enumerate() {
-            if i < n { a = a.and(item) } else { b = b.and(item) }
-        }
-        (a, b)
+        let (a, b) = self.0.split(n, TensorMut::nothing);
+        (Self(a), Self(b))
     }
 
     /// Shorter-lived views of the same tensors, in place of the longer-lived ones.
+    #[inline(always)]
     pub fn shorten<'b>(self) -> TensorsMut<'b, D>
     where
         'a: 'b,
     {
-        let items = self.items.map(|item| match item {
-            TensorMut::Real(view) => TensorMut::Real(D::shorten_mut(view)),
-            TensorMut::Ids(view) => TensorMut::Ids(D::shorten_mut(view)),
-            TensorMut::Unwanted => TensorMut::Unwanted,
-        });
-        TensorsMut { len: self.len, items }
+        TensorsMut(self.0.map(TensorMut::shorten))
     }
 
     /// Shorter-lived views of the same tensors.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> TensorsMut<'_, D> {
-        let mut all = TensorsMut::empty();
-        for item in self.items.iter_mut().take(self.len) {
-            all = all.and(match item {
-                TensorMut::Real(view) => TensorMut::Real(D::reborrow(view)),
-                TensorMut::Ids(view) => TensorMut::Ids(D::reborrow(view)),
-                TensorMut::Unwanted => TensorMut::Unwanted,
-            });
+        TensorsMut(self.0.as_mut().map(TensorMut::reborrow))
+    }
+
+    /// The same, of tensors that are a `V`.
+    #[inline(always)]
+    pub(crate) fn lend<V: Signature>(&mut self) -> TensorsMut<'_, D> {
+        if const { Known::<V>::REAL } {
+            // It is unwanted if nobody wants it.
+            TensorsMut(Held::One(self.wanted(0).map_or(TensorMut::Unwanted, TensorMut::Real)))
+        } else {
+            self.reborrow()
         }
-        all
     }
 
     /// The same tensors, to be read. Those that nobody wants are empty.
+    #[inline(always)]
     pub fn read(&self) -> Tensors<'_, D> {
-        let mut all = Tensors::EMPTY;
-        for item in self.items.iter().take(self.len) {
-            all = all.and(match item {
-                TensorMut::Real(view) => Tensor::Real(D::read(view)),
-                TensorMut::Ids(view) => Tensor::Ids(D::read(view)),
-                TensorMut::Unwanted => Tensor::Real(D::empty()),
-            });
+        Tensors(self.0.as_ref().map(TensorMut::read))
+    }
+
+    /// The same, of tensors that are a `V`.
+    #[inline(always)]
+    pub(crate) fn read_as<V: Signature>(&self) -> Tensors<'_, D> {
+        if const { Known::<V>::REAL } {
+            Tensors::real(match &self.0 {
+                Held::One(TensorMut::Real(view)) => D::read(view),
+                _ => D::empty(),
+            })
+        } else {
+            self.read()
         }
-        all
     }
 
     /// The same tensors, to be read from now on.
+    #[inline(always)]
     pub fn freeze(self) -> Tensors<'a, D> {
-        let mut all = Tensors::EMPTY;
-        for item in self.items.into_iter().take(self.len) {
-            all = all.and(match item {
-                TensorMut::Real(view) => Tensor::Real(D::freeze(view)),
-                TensorMut::Ids(view) => Tensor::Ids(D::freeze(view)),
-                TensorMut::Unwanted => Tensor::Real(D::empty()),
-            });
+        Tensors(self.0.map(TensorMut::freeze))
+    }
+
+    /// The same, of tensors that are a `V`.
+    #[inline(always)]
+    pub(crate) fn freeze_as<V: Signature>(self) -> Tensors<'a, D> {
+        if const { Known::<V>::REAL } {
+            Tensors::real(match self.0 {
+                Held::One(TensorMut::Real(view)) => D::freeze(view),
+                _ => D::empty(),
+            })
+        } else {
+            self.freeze()
         }
-        all
     }
 
     /// self += other, tensor by tensor, where wanted.
     pub fn add(&mut self, cx: &Ctx<'_, D>, other: Tensors<'_, D>) {
-        for i in 0..self.len {
+        for i in 0..self.len() {
             if let Some(to) = self.wanted(i) {
                 cx.device().add_assign(other.get(i), to);
             }
@@ -308,7 +584,7 @@ impl<'a, D: Device> TensorsMut<'a, D> {
 
     /// self = other, tensor by tensor, where wanted.
     pub fn copy(&mut self, cx: &Ctx<'_, D>, other: Tensors<'_, D>) {
-        for i in 0..self.len {
+        for i in 0..self.len() {
             if let Some(to) = self.wanted(i) {
                 cx.device().copy(other.get(i), to);
             }
@@ -317,7 +593,7 @@ impl<'a, D: Device> TensorsMut<'a, D> {
 
     /// self = 0, where wanted.
     pub fn zero(&mut self, cx: &Ctx<'_, D>) {
-        for i in 0..self.len {
+        for i in 0..self.len() {
             if let Some(to) = self.wanted(i) {
                 cx.device().fill(0.0, to);
             }
@@ -330,22 +606,26 @@ pub struct Region<'a, D: Memory>(D::ViewMut<'a, u8>);
 
 impl<'a, D: Memory> Region<'a, D> {
     /// From bytes, whose start is aligned.
+    #[inline(always)]
     pub fn new(bytes: D::ViewMut<'a, u8>) -> Self {
         Self(bytes)
     }
 
     /// Nothing.
+    #[inline(always)]
     pub fn empty() -> Self {
         Self(D::empty_mut())
     }
 
     /// The next `n` values.
+    #[inline(never)]
     pub fn take<T: Pod>(&mut self, n: usize) -> D::ViewMut<'a, T> {
         let bytes = n * size_of::<T>();
         D::cast_mut(D::split_mut(self.next(bytes), bytes).0)
     }
 
     /// The next buffer of a planned size.
+    #[inline(always)]
     pub fn part(&mut self, cx: &Ctx<'_, D>, size: Size) -> Self
     where
         D: Device,
@@ -354,6 +634,7 @@ impl<'a, D: Memory> Region<'a, D> {
     }
 
     /// The next `n` buffers of a planned size, to be taken one by one.
+    #[inline(always)]
     pub fn parts(&mut self, cx: &Ctx<'_, D>, size: Size, n: usize) -> Self
     where
         D: Device,
@@ -361,6 +642,7 @@ impl<'a, D: Memory> Region<'a, D> {
         Self(self.next(n * cx.bytes(size)))
     }
 
+    #[inline(always)]
     fn next(&mut self, bytes: usize) -> D::ViewMut<'a, u8> {
         let all = std::mem::replace(&mut self.0, D::empty_mut());
         let (part, rest) = D::split_mut(all, bytes.next_multiple_of(Size::ALIGN));
@@ -374,6 +656,7 @@ impl<'a, D: Memory> Region<'a, D> {
     }
 
     /// The same memory, for a shorter time.
+    #[inline(always)]
     pub fn shorten<'b>(self) -> Region<'b, D>
     where
         'a: 'b,
@@ -382,16 +665,19 @@ impl<'a, D: Memory> Region<'a, D> {
     }
 
     /// A shorter-lived region over the same memory.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> Region<'_, D> {
         Region(D::reborrow(&mut self.0))
     }
 
     /// The same memory, to be read.
+    #[inline(always)]
     pub fn read(&self) -> RegionRef<'_, D> {
         RegionRef(D::read(&self.0))
     }
 
     /// The same memory, to be read from now on.
+    #[inline(always)]
     pub fn freeze(self) -> RegionRef<'a, D> {
         RegionRef(D::freeze(self.0))
     }
@@ -401,6 +687,7 @@ impl<'a, D: Memory> Region<'a, D> {
 pub struct RegionRef<'a, D: Memory>(D::View<'a, u8>);
 
 impl<D: Memory> Clone for RegionRef<'_, D> {
+    #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
@@ -409,22 +696,26 @@ impl<D: Memory> Copy for RegionRef<'_, D> {}
 
 impl<'a, D: Memory> RegionRef<'a, D> {
     /// From bytes, whose start is aligned.
+    #[inline(always)]
     pub fn new(bytes: D::View<'a, u8>) -> Self {
         Self(bytes)
     }
 
     /// Nothing.
+    #[inline(always)]
     pub fn empty() -> Self {
         Self(D::empty())
     }
 
     /// The next `n` values.
+    #[inline(always)]
     pub fn take<T: Pod>(&mut self, n: usize) -> D::View<'a, T> {
         let bytes = n * size_of::<T>();
         D::cast(D::split(self.next(bytes), bytes).0)
     }
 
     /// The next buffer of a planned size.
+    #[inline(always)]
     pub fn part(&mut self, cx: &Ctx<'_, D>, size: Size) -> Self
     where
         D: Device,
@@ -433,6 +724,7 @@ impl<'a, D: Memory> RegionRef<'a, D> {
     }
 
     /// The next `n` buffers of a planned size.
+    #[inline(always)]
     pub fn parts(&mut self, cx: &Ctx<'_, D>, size: Size, n: usize) -> Self
     where
         D: Device,
@@ -441,6 +733,7 @@ impl<'a, D: Memory> RegionRef<'a, D> {
     }
 
     /// Of buffers of one planned size, the one with `i` before it.
+    #[inline(always)]
     pub fn nth(&self, cx: &Ctx<'_, D>, size: Size, i: usize) -> Self
     where
         D: Device,
@@ -450,6 +743,7 @@ impl<'a, D: Memory> RegionRef<'a, D> {
     }
 
     /// The same memory, for a shorter time.
+    #[inline(always)]
     pub fn shorten<'b>(self) -> RegionRef<'b, D>
     where
         'a: 'b,
@@ -472,6 +766,32 @@ impl<'a, D: Memory> RegionRef<'a, D> {
         all
     }
 
+    /// As [`gradients`](Self::gradients), for a signature that the compiler knows.
+    #[inline(always)]
+    pub(crate) fn gradients_as<V: Signature>(&mut self, cx: &Ctx<'_, D>) -> Tensors<'a, D>
+    where
+        D: Device,
+    {
+        if const { Known::<V>::REAL } {
+            Tensors::real(self.take(Known::<V>::numel(cx)))
+        } else {
+            self.gradients(cx, &V::SIG)
+        }
+    }
+
+    /// As [`tensors`](Self::tensors), for a signature that the compiler knows.
+    #[inline(always)]
+    pub(crate) fn tensors_as<V: Signature>(&mut self, cx: &Ctx<'_, D>) -> Tensors<'a, D>
+    where
+        D: Device,
+    {
+        if const { Known::<V>::REAL } {
+            Tensors::real(self.take(Known::<V>::numel(cx)))
+        } else {
+            self.tensors(cx, &V::SIG)
+        }
+    }
+
     /// The next tensors.
     pub fn tensors(&mut self, cx: &Ctx<'_, D>, sig: &Sig) -> Tensors<'a, D>
     where
@@ -488,6 +808,7 @@ impl<'a, D: Memory> RegionRef<'a, D> {
         all
     }
 
+    #[inline(always)]
     fn next(&mut self, bytes: usize) -> D::View<'a, u8> {
         let (part, rest) = D::split(self.0, bytes.next_multiple_of(Size::ALIGN));
         self.0 = rest;
@@ -505,6 +826,7 @@ pub enum State<'a, D: Memory> {
 
 impl<'a, D: Memory> State<'a, D> {
     /// The same state, for a shorter time.
+    #[inline(always)]
     pub fn shorten<'b>(self) -> State<'b, D>
     where
         'a: 'b,
@@ -516,6 +838,7 @@ impl<'a, D: Memory> State<'a, D> {
     }
 
     /// The part of a field.
+    #[inline(always)]
     pub fn field(&mut self, field: Field) -> State<'_, D> {
         match self {
             Self::Read(view) => State::Read(slice::<D>(D::shorten(*view), field.state, field.state_len)),
@@ -526,6 +849,7 @@ impl<'a, D: Memory> State<'a, D> {
     }
 
     /// Its values.
+    #[inline(always)]
     pub fn read(&self) -> View<'_, D> {
         match self {
             Self::Read(view) => D::shorten(*view),
@@ -534,6 +858,7 @@ impl<'a, D: Memory> State<'a, D> {
     }
 
     /// Its values, to be changed, if that is allowed now.
+    #[inline(always)]
     pub fn write(&mut self) -> Option<ViewMut<'_, D>> {
         match self {
             Self::Read(_) => None,
@@ -543,11 +868,13 @@ impl<'a, D: Memory> State<'a, D> {
 }
 
 /// `len` elements from `start` on.
+#[inline(always)]
 pub fn slice<'b, 'a: 'b, D: Memory>(view: View<'a, D>, start: usize, len: usize) -> View<'b, D> {
     D::shorten(D::split(D::split(view, start).1, len).0)
 }
 
 /// `len` elements from `start` on.
+#[inline(always)]
 pub fn slice_mut<D: Memory>(view: ViewMut<'_, D>, start: usize, len: usize) -> ViewMut<'_, D> {
     D::split_mut(D::split_mut(view, start).1, len).0
 }
@@ -555,9 +882,20 @@ pub fn slice_mut<D: Memory>(view: ViewMut<'_, D>, start: usize, len: usize) -> V
 impl<'a, E: nn_kernels::cpu::Real> TensorsMut<'a, nn_kernels::Cpu<E>> {
     /// The tensors of real numbers as slices; empty where nobody wants one.
     pub fn into_slices(self) -> [&'a mut [E]; MAX_TENSORS] {
-        self.items.map(|item| match item {
-            TensorMut::Real(view) => view,
-            _ => &mut [],
-        })
+        let slice = |tensor: TensorMut<'a, nn_kernels::Cpu<E>>| -> &'a mut [E] {
+            match tensor {
+                TensorMut::Real(view) => view,
+                _ => &mut [],
+            }
+        };
+        match self.0 {
+            Held::None => Default::default(),
+            Held::One(tensor) => {
+                let mut all: [&mut [E]; MAX_TENSORS] = Default::default();
+                all[0] = slice(tensor);
+                all
+            }
+            Held::Many(_, all) => all.map(slice),
+        }
     }
 }

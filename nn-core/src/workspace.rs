@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::layer::{Declared, Forward, Layer, Module, Vjp};
 use crate::loss::Rows;
 use crate::signature::{MAX_TENSORS, Sig, Signature};
-use crate::tensors::{Region, RegionRef, State, Tensor, Tensors, TensorsMut};
+use crate::tensors::{Known, Region, RegionRef, State, Tensor, Tensors, TensorsMut};
 use crate::weights::Weights;
 
 /// The memory that runs a model: allocated once, for at most so many samples, and then reused by every call.
@@ -48,10 +48,12 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    #[inline(always)]
     pub(crate) fn inference(extents: Extents) -> Self {
         Self { extents, mode: Mode::Infer, keep: false, stream: Stream::default(), past: None }
     }
 
+    #[inline(always)]
     fn context<D: Device>(self, device: &D) -> Ctx<'_, D> {
         let cx = Ctx::new(device, self.extents.batch)
             .lengths(self.extents.lengths)
@@ -132,12 +134,27 @@ impl<M: Declared, D: Device> Workspace<M, D> {
         if extents.batch > self.capacity {
             return Err(Error::BatchTooLarge { batch: extents.batch, capacity: self.capacity });
         }
-        check_lengths(&Self::TAKES, &extents.lengths)?;
+        if const { Self::TAKES.is_bounded() } {
+            check_lengths(&Self::TAKES, &extents.lengths)?;
+        }
         Ok(extents)
     }
 
     /// The same, however many there is room for.
+    #[inline(always)]
     pub(crate) fn samples(&self, x: &Tensors<'_, D>) -> Result<Extents, Error> {
+        // What is nearly always so. What is wrong, if anything, is found out below.
+        if let (true, Some(each @ 1..)) = (Known::<M::In>::REAL, Known::<M::In>::EACH) {
+            let n = D::len(x.get(0));
+            if n > 0 && n.is_multiple_of(each) {
+                return Ok(Extents { batch: n / each, lengths: [0; MAX_LENGTHS] });
+            }
+        }
+        self.samples_of_all(x)
+    }
+
+    #[inline(never)]
+    fn samples_of_all(&self, x: &Tensors<'_, D>) -> Result<Extents, Error> {
         let mut lens = [0; MAX_TENSORS];
         for (len, tensor) in lens.iter_mut().zip(x.iter()) {
             *len = match tensor {
@@ -218,12 +235,12 @@ impl<M: Declared, D: Device> Workspace<M, D> {
             (None, Some(saved), true) => Region::new(D::view_mut(saved)),
             _ => Region::empty(),
         };
-        let y = TensorsMut::carve(&cx, &Self::GIVES, &mut Region::new(D::view_mut(&mut self.output)));
+        let y = TensorsMut::carve_as::<M::Out>(&cx, &mut Region::new(D::view_mut(&mut self.output)));
         let mut scratch = Region::new(D::view_mut(&mut self.scratch));
         let forward = Forward {
             params: D::shorten(params),
             state: state.shorten(),
-            x: x.shorten(),
+            x: x.lend::<M::In>(),
             y: y.shorten(),
             saved: saved.reborrow(),
             scratch: scratch.reborrow(),
@@ -233,8 +250,9 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     }
 
     /// The output of the last forward pass.
+    #[inline(always)]
     pub(crate) fn output(&self, device: &D, call: Call) -> Tensors<'_, D> {
-        RegionRef::new(D::view(&self.output)).tensors(&call.context(device), &Self::GIVES)
+        RegionRef::new(D::view(&self.output)).tensors_as::<M::Out>(&call.context(device))
     }
 
     /// The output of the last forward pass, and room for its gradient.
@@ -244,13 +262,13 @@ impl<M: Declared, D: Device> Workspace<M, D> {
         call: Call,
     ) -> (Tensors<'_, D>, TensorsMut<'_, D>) {
         let cx = call.context(device);
-        let y = RegionRef::new(D::view(&self.output)).tensors(&cx, &Self::GIVES);
+        let y = RegionRef::new(D::view(&self.output)).tensors_as::<M::Out>(&cx);
         let mut region = match &mut self.gradient {
             Some(gradient) => Region::new(D::view_mut(gradient)),
             None => Region::empty(),
         };
-        let mut dy = TensorsMut::carve_gradient(&cx, &Self::GIVES, &mut region);
-        if Self::GIVES.len() > 1 {
+        let mut dy = TensorsMut::carve_gradient_as::<M::Out>(&cx, &mut region);
+        if const { Self::GIVES.len() > 1 } {
             // A loss may look at some of the outputs only.
             dy.zero(&cx);
         }
@@ -279,11 +297,11 @@ impl<M: Declared, D: Device> Workspace<M, D> {
         let vjp = Vjp {
             params: D::shorten(params),
             state: D::shorten(state),
-            x: x.shorten(),
-            y: read(&self.output).tensors(&cx, &Self::GIVES).shorten(),
+            x: x.lend::<M::In>(),
+            y: read(&self.output).tensors_as::<M::Out>(&cx).lend::<M::Out>(),
             saved: saved.shorten(),
-            dy: gradient.gradients(&cx, &Self::GIVES).shorten(),
-            dx: TensorsMut::unwanted(Self::TAKES.len()),
+            dy: gradient.gradients_as::<M::Out>(&cx).lend::<M::Out>(),
+            dx: TensorsMut::unwanted(const { Self::TAKES.len() }),
             dparams: Some(D::reborrow(&mut dparams)),
             scratch: scratch.reborrow(),
         };
@@ -377,10 +395,13 @@ fn lengths_of(takes: &Sig, lens: &[usize; MAX_TENSORS]) -> [usize; MAX_LENGTHS] 
 }
 
 /// What a call recorded, as an error with the layer's path.
+#[inline(always)]
 fn outcome<M: Declared + Module<D, M::In>, D: Device>(cx: &Ctx<'_, D>) -> Result<(), Error> {
-    if cx.fault().is_none() && cx.not_finite().is_none() {
-        return Ok(());
-    }
+    if cx.fault().is_none() && cx.not_finite().is_none() { Ok(()) } else { recorded::<M, D>(cx) }
+}
+
+#[cold]
+fn recorded<M: Declared + Module<D, M::In>, D: Device>(cx: &Ctx<'_, D>) -> Result<(), Error> {
     let rows = Describe::of::<M, D, M::In>().rows;
     let path = |place: u32| {
         let row = rows.get(place as usize);

@@ -6,6 +6,11 @@ use crate::arithmetic::Arithmetic;
 use crate::graph::ValueId;
 use crate::plan::{self, Write};
 
+/// The variables of values.
+fn named(prefix: &str, values: &[ValueId]) -> Vec<Ident> {
+    values.iter().map(|v| format_ident!("{prefix}{v}")).collect()
+}
+
 /// The two passes.
 impl Arithmetic<'_> {
     /// Splits `whole` into one variable a value.
@@ -27,15 +32,22 @@ impl Arithmetic<'_> {
         quote!(#(#splits)* let _ = #whole;)
     }
 
-    fn joined(
-        &self,
-        values: &[ValueId],
-        one: impl Fn(ValueId) -> TokenStream,
-        none: TokenStream,
-    ) -> TokenStream {
-        let Some((first, rest)) = values.split_first() else { return none };
-        let (first, rest) = (one(*first), rest.iter().map(|v| one(*v)));
-        quote!(#first #(.join(#rest))*)
+    /// A reference to all `names` together, to be read. A single one is lent as it is.
+    fn read(names: &[Ident]) -> TokenStream {
+        match names {
+            [] => quote!(&__nn::Tensors::EMPTY),
+            [name] => quote!(&#name),
+            [first, rest @ ..] => quote!(&#first.shorten()#(.join(#rest.shorten()))*),
+        }
+    }
+
+    /// A reference to all `names` together, to be written.
+    fn write(names: &[Ident]) -> TokenStream {
+        match names {
+            [] => quote!(&mut __nn::TensorsMut::empty()),
+            [name] => quote!(&mut #name),
+            [first, rest @ ..] => quote!(&mut #first.reborrow()#(.join(#rest.reborrow()))*),
+        }
     }
 
     pub(crate) fn forward(&self) -> TokenStream {
@@ -55,20 +67,13 @@ impl Arithmetic<'_> {
                 let slot = format_ident!("slot{}", slots.of[v]);
                 quote!(let mut #name = __nn::value::<__nn_D, #marker>(cx, #keep, &mut saved, &mut #slot);)
             });
-            let read = |v: ValueId| {
-                let name = format_ident!("v{v}");
-                quote!(#name.shorten())
-            };
-            let write = |v: ValueId| {
-                let name = format_ident!("y{v}");
-                quote!(#name.reborrow())
-            };
-            let input = self.joined(&node.inputs, read, quote!(__nn::Tensors::EMPTY));
-            let output = self.joined(&node.outputs, write, quote!(__nn::TensorsMut::empty()));
+            let input = Self::read(&named("v", &node.inputs));
+            let output = Self::write(&named("y", &node.outputs));
             let done = node.outputs.iter().map(|v| {
                 let (y, value) = (format_ident!("y{v}"), format_ident!("v{v}"));
                 if graph.nodes.iter().any(|n| n.inputs.contains(v)) {
-                    Some(quote!(let #value = #y.freeze();))
+                    let marker = self.value(*v);
+                    Some(quote!(let #value = __nn::freeze::<__nn_D, #marker>(#y);))
                 } else {
                     // Ends the loan of the slot, which a later value may take.
                     slots.of.contains_key(v).then(|| quote!(::core::mem::drop(#y);))
@@ -151,39 +156,27 @@ impl Arithmetic<'_> {
                                 quote!(let mut #g = __nn::gradient::<__nn_D, #marker>(cx, &mut #slot);),
                             );
                         }
-                        gradients.push(quote!(#g.reborrow()));
+                        gradients.push(g);
                     }
                     Write::Add(slot) => {
                         let (t, slot) = (format_ident!("t{i}"), format_ident!("slot{slot}"));
                         buffers
                             .extend(quote!(let mut #t = __nn::gradient::<__nn_D, #marker>(cx, &mut #slot);));
                         sums.extend(quote!(#g.add(cx, #t.read()); ::core::mem::drop(#t);));
-                        gradients.push(quote!(#t.reborrow()));
+                        gradients.push(t);
                     }
                 }
             }
-            let dx = match gradients.split_first() {
-                Some((first, rest)) => quote!(#first #(.join(#rest))*),
-                None => quote!(__nn::TensorsMut::empty()),
-            };
-            let read = |v: ValueId| {
-                let name = format_ident!("v{v}");
-                quote!(#name.shorten())
-            };
-            let (x, y) = (
-                self.joined(&node.inputs, read, quote!(__nn::Tensors::EMPTY)),
-                self.joined(&node.outputs, read, quote!(__nn::Tensors::EMPTY)),
-            );
-            let incoming = |v: ValueId| {
-                if graph.outputs.contains(&v) && !back.copied.contains(&v) {
-                    let dy = format_ident!("dy{v}");
-                    quote!(#dy.shorten())
-                } else {
-                    let g = format_ident!("g{v}");
-                    quote!(#g.read())
-                }
-            };
-            let dy = self.joined(&node.outputs, incoming, quote!(__nn::Tensors::EMPTY));
+            let dx = Self::write(&gradients);
+            let (x, y) = (Self::read(&named("v", &node.inputs)), Self::read(&named("v", &node.outputs)));
+            let incoming = node.outputs.iter().map(|v| {
+                let (dy, g, marker) = (format_ident!("dy{v}"), format_ident!("g{v}"), self.value(*v));
+                // Gradients that were written here are to be read for this once.
+                let written = !graph.outputs.contains(v) || back.copied.contains(v);
+                (written.then(|| quote!(let #dy = __nn::read::<__nn_D, #marker>(&#g);)), dy)
+            });
+            let (incoming, dy): (Vec<_>, Vec<_>) = incoming.unzip();
+            let dy = Self::read(&dy);
             // Ends the loan of the slot, which a later gradient may take.
             let done = node.outputs.iter().filter(|v| back.slots.of.contains_key(v)).map(|v| {
                 let g = format_ident!("g{v}");
@@ -192,6 +185,7 @@ impl Arithmetic<'_> {
             quote_spanned! {node.span.0.resolved_at(Span::call_site())=>
                 #(#zeroed)*
                 #buffers
+                #(#incoming)*
                 __nn::vjp::<__nn_D, #layer>(
                     cx, #step, params, state, #x, #y, #own, #dy, #dx, &mut dparams, &mut scratch,
                 );

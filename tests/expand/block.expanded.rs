@@ -359,12 +359,12 @@ const _: () = {
                 __nn_Plan::<D>::STEP_0,
                 params,
                 &mut state,
-                v0.shorten(),
-                y1.reborrow(),
+                &v0,
+                &mut y1,
                 &mut saved,
                 &mut scratch,
             );
-            let v1 = y1.freeze();
+            let v1 = __nn::freeze::<__nn_D, __nn_V1<D>>(y1);
             let mut y2 = __nn::value::<
                 __nn_D,
                 __nn_V2<D>,
@@ -377,12 +377,12 @@ const _: () = {
                 __nn_Plan::<D>::STEP_1,
                 params,
                 &mut state,
-                v1.shorten(),
-                y2.reborrow(),
+                &v1,
+                &mut y2,
                 &mut saved,
                 &mut scratch,
             );
-            let v2 = y2.freeze();
+            let v2 = __nn::freeze::<__nn_D, __nn_V2<D>>(y2);
             let mut y3 = __nn::value::<
                 __nn_D,
                 __nn_V3<D>,
@@ -395,12 +395,12 @@ const _: () = {
                 __nn_Plan::<D>::STEP_2,
                 params,
                 &mut state,
-                v2.shorten(),
-                y3.reborrow(),
+                &v2,
+                &mut y3,
                 &mut saved,
                 &mut scratch,
             );
-            let v3 = y3.freeze();
+            let v3 = __nn::freeze::<__nn_D, __nn_V3<D>>(y3);
             __nn::forward::<
                 __nn_D,
                 __nn_L3<D>,
@@ -409,8 +409,8 @@ const _: () = {
                 __nn_Plan::<D>::STEP_3,
                 params,
                 &mut state,
-                v0.shorten().join(v3.shorten()),
-                y4.reborrow(),
+                &v0.shorten().join(v3.shorten()),
+                &mut y4,
                 &mut saved,
                 &mut scratch,
             );
@@ -458,15 +458,16 @@ const _: () = {
                 __nn_Plan::<D>::STEP_3,
                 params,
                 state,
-                v0.shorten().join(v3.shorten()),
-                v4.shorten(),
+                &v0.shorten().join(v3.shorten()),
+                &v4,
                 saved3,
-                dy4.shorten(),
-                g0.reborrow().join(g3.reborrow()),
+                &dy4,
+                &mut g0.reborrow().join(g3.reborrow()),
                 &mut dparams,
                 &mut scratch,
             );
             let mut g2 = __nn::gradient::<__nn_D, __nn_V2<D>>(cx, &mut slot1);
+            let dy3 = __nn::read::<__nn_D, __nn_V3<D>>(&g3);
             __nn::vjp::<
                 __nn_D,
                 __nn_L2<D>,
@@ -475,16 +476,17 @@ const _: () = {
                 __nn_Plan::<D>::STEP_2,
                 params,
                 state,
-                v2.shorten(),
-                v3.shorten(),
+                &v2,
+                &v3,
                 saved2,
-                g3.read(),
-                g2.reborrow(),
+                &dy3,
+                &mut g2,
                 &mut dparams,
                 &mut scratch,
             );
             ::core::mem::drop(g3);
             let mut g1 = __nn::gradient::<__nn_D, __nn_V1<D>>(cx, &mut slot0);
+            let dy2 = __nn::read::<__nn_D, __nn_V2<D>>(&g2);
             __nn::vjp::<
                 __nn_D,
                 __nn_L1<D>,
@@ -493,16 +495,17 @@ const _: () = {
                 __nn_Plan::<D>::STEP_1,
                 params,
                 state,
-                v1.shorten(),
-                v2.shorten(),
+                &v1,
+                &v2,
                 saved1,
-                g2.read(),
-                g1.reborrow(),
+                &dy2,
+                &mut g1,
                 &mut dparams,
                 &mut scratch,
             );
             ::core::mem::drop(g2);
             let mut t0 = __nn::gradient::<__nn_D, __nn_V0<D>>(cx, &mut slot1);
+            let dy1 = __nn::read::<__nn_D, __nn_V1<D>>(&g1);
             __nn::vjp::<
                 __nn_D,
                 __nn_L0<D>,
@@ -511,11 +514,11 @@ const _: () = {
                 __nn_Plan::<D>::STEP_0,
                 params,
                 state,
-                v0.shorten(),
-                v1.shorten(),
+                &v0,
+                &v1,
                 saved0,
-                g1.read(),
-                t0.reborrow(),
+                &dy1,
+                &mut t0,
                 &mut dparams,
                 &mut scratch,
             );

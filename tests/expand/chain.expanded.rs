@@ -192,12 +192,12 @@ const _: () = {
                 __nn_Plan::STEP_0,
                 params,
                 &mut state,
-                v0.shorten(),
-                y1.reborrow(),
+                &v0,
+                &mut y1,
                 &mut saved,
                 &mut scratch,
             );
-            let v1 = y1.freeze();
+            let v1 = __nn::freeze::<__nn_D, __nn_V1>(y1);
             __nn::forward::<
                 __nn_D,
                 __nn_L1,
@@ -206,8 +206,8 @@ const _: () = {
                 __nn_Plan::STEP_1,
                 params,
                 &mut state,
-                v1.shorten(),
-                y2.reborrow(),
+                &v1,
+                &mut y2,
                 &mut saved,
                 &mut scratch,
             );
@@ -241,14 +241,15 @@ const _: () = {
                 __nn_Plan::STEP_1,
                 params,
                 state,
-                v1.shorten(),
-                v2.shorten(),
+                &v1,
+                &v2,
                 saved1,
-                dy2.shorten(),
-                g1.reborrow(),
+                &dy2,
+                &mut g1,
                 &mut dparams,
                 &mut scratch,
             );
+            let dy1 = __nn::read::<__nn_D, __nn_V1>(&g1);
             __nn::vjp::<
                 __nn_D,
                 __nn_L0,
@@ -257,11 +258,11 @@ const _: () = {
                 __nn_Plan::STEP_0,
                 params,
                 state,
-                v0.shorten(),
-                v1.shorten(),
+                &v0,
+                &v1,
                 saved0,
-                g1.read(),
-                g0.reborrow(),
+                &dy1,
+                &mut g0,
                 &mut dparams,
                 &mut scratch,
             );

@@ -617,7 +617,7 @@ impl<S: Dim, KV: Dim, REP: Dim, D: Dim> RepeatKVHeadsOf<S, KV, REP, D> {
     }
 
     fn heads<M: Device, X: Signature>(cx: &Ctx<'_, M>) -> usize {
-        cx.rows(&X::SIG.dims(0)) * KV::N
+        cx.rows(const { &X::SIG.dims(0) }) * KV::N
     }
 }
 

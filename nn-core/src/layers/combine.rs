@@ -97,23 +97,14 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for ResidualOf<M> {
         let mut own = saved.part(cx, cx.left::<M, X>());
         let step = whole::<M>();
         if M::KEEPS_Y && cx.keeps() {
-            let mut inner = TensorsMut::carve(cx, &X::SIG, &mut saved);
-            glue::forward::<D, M, X>(
-                cx,
-                step,
-                params,
-                &mut state,
-                x,
-                inner.reborrow(),
-                &mut own,
-                &mut scratch,
-            );
+            let mut inner = TensorsMut::carve_as::<X>(cx, &mut saved);
+            glue::forward::<D, M, X>(cx, step, params, &mut state, &x, &mut inner, &mut own, &mut scratch);
             let inner = inner.freeze();
             for i in 0..X::SIG.len() {
                 cx.device().binary(Binary::Add, x.get(i), inner.get(i), y.get(i));
             }
         } else {
-            glue::forward::<D, M, X>(cx, step, params, &mut state, x, y.reborrow(), &mut own, &mut scratch);
+            glue::forward::<D, M, X>(cx, step, params, &mut state, &x, &mut y, &mut own, &mut scratch);
             y.add(cx, x);
         }
     }
@@ -121,9 +112,9 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for ResidualOf<M> {
     fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
         let Vjp { params, state, x, y: _, mut saved, dy, mut dx, mut dparams, mut scratch } = call;
         let own = saved.part(cx, M::SAVED);
-        let y = if M::KEEPS_Y { saved.tensors(cx, &X::SIG) } else { Tensors::EMPTY };
-        let (step, to) = (whole::<M>(), dx.reborrow());
-        glue::vjp::<D, M, X>(cx, step, params, state, x, y, own, dy, to, &mut dparams, &mut scratch);
+        let y = if M::KEEPS_Y { saved.tensors_as::<X>(cx) } else { Tensors::EMPTY };
+        let step = whole::<M>();
+        glue::vjp::<D, M, X>(cx, step, params, state, &x, &y, own, &dy, &mut dx, &mut dparams, &mut scratch);
         dx.add(cx, dy);
     }
 
@@ -217,20 +208,20 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
         let keeps = (M::KEEPS_X || M::KEEPS_Y) && cx.keeps();
         let mut slot = match N::N {
             1 => TensorsMut::unwanted(X::SIG.len()),
-            _ => TensorsMut::carve(cx, &X::SIG, &mut scratch.part(cx, X::SIG.size())),
+            _ => TensorsMut::carve_as::<X>(cx, &mut scratch.part(cx, const { X::SIG.size() })),
         };
         let mut kept = x.shorten();
         for copy in 0..N::N {
             let step = Self::step::<X>(copy);
             if keeps && copy + 1 < N::N {
-                let mut to = TensorsMut::carve(cx, &X::SIG, &mut saved.part(cx, X::SIG.size()));
+                let mut to = TensorsMut::carve_as::<X>(cx, &mut saved.part(cx, const { X::SIG.size() }));
                 glue::forward::<D, M, X>(
                     cx,
                     step,
                     params,
                     &mut state,
-                    kept,
-                    to.reborrow(),
+                    &kept,
+                    &mut to,
                     &mut own,
                     &mut scratch,
                 );
@@ -239,35 +230,35 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
             }
             // So that the last one writes the output.
             let to_y = (N::N - copy) % 2 == 1;
-            let (from, to) = match (copy == 0 || keeps, to_y) {
+            let (from, mut to) = match (copy == 0 || keeps, to_y) {
                 (true, true) => (kept.shorten(), y.reborrow()),
                 (true, false) => (kept.shorten(), slot.reborrow()),
                 (false, true) => (slot.read(), y.reborrow()),
                 (false, false) => (y.read(), slot.reborrow()),
             };
-            glue::forward::<D, M, X>(cx, step, params, &mut state, from, to, &mut own, &mut scratch);
+            glue::forward::<D, M, X>(cx, step, params, &mut state, &from, &mut to, &mut own, &mut scratch);
         }
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
         let Vjp { params, state, x, y, mut saved, dy, mut dx, mut dparams, mut scratch } = call;
         let own = saved.parts(cx, M::SAVED, N::N);
-        let size = X::SIG.size();
+        let size = const { X::SIG.size() };
         // Between copy `i` and the next.
         let between = |cx: &Ctx<'_, D>, i| match M::KEEPS_X || M::KEEPS_Y {
-            true => saved.nth(cx, size, i).tensors(cx, &X::SIG),
+            true => saved.nth(cx, size, i).tensors_as::<X>(cx),
             false => Tensors::EMPTY,
         };
         let mut slot = |least: usize| match N::N < least {
             true => TensorsMut::unwanted(X::SIG.len()),
-            false => TensorsMut::carve_gradient(cx, &X::SIG, &mut scratch.part(cx, size)),
+            false => TensorsMut::carve_gradient_as::<X>(cx, &mut scratch.part(cx, size)),
         };
         let (mut odd, mut even) = (slot(2), slot(3));
         for copy in (0..N::N).rev() {
             let last = copy + 1 == N::N;
             let x = if copy == 0 { x.shorten() } else { between(cx, copy - 1) };
             let y = if last { y.shorten() } else { between(cx, copy) };
-            let (from, to) = match copy % 2 == 1 {
+            let (from, mut to) = match copy % 2 == 1 {
                 true => (if last { dy.shorten() } else { even.read() }, odd.reborrow()),
                 false => (
                     if last { dy.shorten() } else { odd.read() },
@@ -275,7 +266,19 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatOf
                 ),
             };
             let (step, own) = (Self::step::<X>(copy), own.nth(cx, M::SAVED, copy));
-            glue::vjp::<D, M, X>(cx, step, params, state, x, y, own, from, to, &mut dparams, &mut scratch);
+            glue::vjp::<D, M, X>(
+                cx,
+                step,
+                params,
+                state,
+                &x,
+                &y,
+                own,
+                &from,
+                &mut to,
+                &mut dparams,
+                &mut scratch,
+            );
         }
     }
 
@@ -350,52 +353,61 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatCo
         let Forward { params, mut state, x, mut y, mut saved, mut scratch } = call;
         let mut own = saved.parts(cx, cx.left::<M, X>(), N::N);
         let keeps = (M::KEEPS_X || M::KEEPS_Y) && cx.keeps();
-        let (first, size) = (First::<X>::SIG, First::<X>::SIG.size());
+        let size = const { First::<X>::SIG.size() };
         let mut slot = match N::N {
             1 => TensorsMut::unwanted(1),
-            _ => TensorsMut::carve(cx, &first, &mut scratch.part(cx, size)),
+            _ => TensorsMut::carve_as::<First<X>>(cx, &mut scratch.part(cx, size)),
         };
         let (x, given) = x.split(1);
         let mut kept = x.shorten();
         for copy in 0..N::N {
             let step = RepeatOf::<M, N>::step::<X>(copy);
             if keeps && copy + 1 < N::N {
-                let mut to = TensorsMut::carve(cx, &first, &mut saved.part(cx, size));
-                let (from, y) = (kept.join(given.shorten()), to.reborrow());
-                glue::forward::<D, M, X>(cx, step, params, &mut state, from, y, &mut own, &mut scratch);
+                let mut to = TensorsMut::carve_as::<First<X>>(cx, &mut saved.part(cx, size));
+                let from = kept.join(given.shorten());
+                glue::forward::<D, M, X>(
+                    cx,
+                    step,
+                    params,
+                    &mut state,
+                    &from,
+                    &mut to,
+                    &mut own,
+                    &mut scratch,
+                );
                 kept = to.freeze();
                 continue;
             }
             // So that the last one writes the output.
             let to_y = (N::N - copy) % 2 == 1;
-            let (from, to) = match (copy == 0 || keeps, to_y) {
+            let (from, mut to) = match (copy == 0 || keeps, to_y) {
                 (true, true) => (kept.shorten(), y.reborrow()),
                 (true, false) => (kept.shorten(), slot.reborrow()),
                 (false, true) => (slot.read(), y.reborrow()),
                 (false, false) => (y.read(), slot.reborrow()),
             };
             let from = from.join(given.shorten());
-            glue::forward::<D, M, X>(cx, step, params, &mut state, from, to, &mut own, &mut scratch);
+            glue::forward::<D, M, X>(cx, step, params, &mut state, &from, &mut to, &mut own, &mut scratch);
         }
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
         let Vjp { params, state, x, y, mut saved, dy, dx, mut dparams, mut scratch } = call;
         let own = saved.parts(cx, M::SAVED, N::N);
-        let (first, size) = (First::<X>::SIG, First::<X>::SIG.size());
+        let size = const { First::<X>::SIG.size() };
         let keeps = M::KEEPS_X || M::KEEPS_Y;
         let between = |cx: &Ctx<'_, D>, i| match keeps {
-            true => saved.nth(cx, size, i).tensors(cx, &first),
+            true => saved.nth(cx, size, i).tensors_as::<First<X>>(cx),
             false => Tensors::EMPTY.join(Tensors::real(D::empty())),
         };
         let mut slot = || match N::N {
             1 => TensorsMut::unwanted(1),
-            _ => TensorsMut::carve_gradient(cx, &first, &mut scratch.part(cx, size)),
+            _ => TensorsMut::carve_gradient_as::<First<X>>(cx, &mut scratch.part(cx, size)),
         };
         let (mut odd, mut even) = (slot(), slot());
         let mut all = match N::N {
             1 => TensorsMut::unwanted(X::SIG.len()),
-            _ => TensorsMut::carve_gradient(cx, &X::SIG, &mut scratch.part(cx, X::SIG.size())),
+            _ => TensorsMut::carve_gradient_as::<X>(cx, &mut scratch.part(cx, const { X::SIG.size() })),
         };
         let (_, mut part) = all.reborrow().split(1);
         let (x, given) = x.split(1);
@@ -411,10 +423,23 @@ impl<D: Device, X: Signature, M: Module<D, X>, N: Dim> Module<D, X> for RepeatCo
                     if copy == 0 { dx.reborrow() } else { even.reborrow() },
                 ),
             };
-            let to = to.join(if last { dgiven.reborrow() } else { part.reborrow() });
+            let mut to = to.join(if last { dgiven.reborrow() } else { part.reborrow() });
             let (step, own) = (RepeatOf::<M, N>::step::<X>(copy), own.nth(cx, M::SAVED, copy));
             let x = x.join(given.shorten());
-            glue::vjp::<D, M, X>(cx, step, params, state, x, y, own, from, to, &mut dparams, &mut scratch);
+            glue::vjp::<D, M, X>(
+                cx,
+                step,
+                params,
+                state,
+                &x,
+                &y,
+                own,
+                &from,
+                &mut to,
+                &mut dparams,
+                &mut scratch,
+            );
+            drop(to);
             if !last {
                 dgiven.add(cx, part.read());
             }

@@ -117,7 +117,7 @@ impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim
     }
 
     fn bias<D: Device>(params: View<'_, D>) -> Option<View<'_, D>> {
-        BIAS::ON.then(|| slice::<D>(params, Self::TREE.leaf_offset(1), OC::N))
+        BIAS::ON.then(|| slice::<D>(params, const { Node::of(&Self::LEAVES).leaf_offset(1) }, OC::N))
     }
 }
 
@@ -175,7 +175,7 @@ impl<
         let weight = slice::<D>(call.params, 0, Self::weights());
         let (dw, db) = match call.dparams {
             Some(dparams) if BIAS::ON => {
-                let (dw, db) = D::split_mut(dparams, Self::TREE.leaf_offset(1));
+                let (dw, db) = D::split_mut(dparams, const { Node::of(&Self::LEAVES).leaf_offset(1) });
                 (Some(slice_mut::<D>(dw, 0, Self::weights())), Some(slice_mut::<D>(db, 0, OC::N)))
             }
             Some(dparams) => (Some(slice_mut::<D>(dparams, 0, Self::weights())), None),

@@ -115,13 +115,13 @@ impl<X: Signature, D: Dim, V: Dim> Layer<X> for TiedLinearOf<D, V> {
 
 impl<M: Device, X: Signature, D: Dim, V: Dim> Module<M, X> for TiedLinearOf<D, V> {
     fn forward(cx: &mut Ctx<'_, M>, mut call: Forward<'_, M>) {
-        let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
+        let spec = Self::spec(cx.rows(const { &X::SIG.dims(0) }));
         let table = slice::<M>(call.params, 0, D::N * V::N);
         cx.device().linear(&spec, call.x.get(0), table, None, call.y.get(0));
     }
 
     fn vjp(cx: &mut Ctx<'_, M>, mut call: Vjp<'_, M>) {
-        let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
+        let spec = Self::spec(cx.rows(const { &X::SIG.dims(0) }));
         let table = slice::<M>(call.params, 0, D::N * V::N);
         let dtable = call.dparams.map(|dparams| slice_mut::<M>(dparams, 0, D::N * V::N));
         let (x, y, dy, dx) = (call.x.get(0), call.y.get(0), call.dy.get(0), call.dx.wanted(0));

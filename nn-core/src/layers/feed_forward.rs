@@ -115,7 +115,7 @@ impl<X: Signature, D: Dim, FF: Dim, ACT: Activation> Layer<X> for FeedForwardOf<
 
 impl<V: Device, X: Signature, D: Dim, FF: Dim, ACT: Activation> Module<V, X> for FeedForwardOf<D, FF, ACT> {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
-        let rows = cx.rows(&X::SIG.dims(0));
+        let rows = cx.rows(const { &X::SIG.dims(0) });
         let [w1, w2] = [Self::FC1, Self::FC2].map(|at| slice::<V>(call.params, at[0], D::N * FF::N));
         let b1 = slice::<V>(call.params, Self::FC1[1], FF::N);
         let b2 = slice::<V>(call.params, Self::FC2[1], D::N);
@@ -133,7 +133,7 @@ impl<V: Device, X: Signature, D: Dim, FF: Dim, ACT: Activation> Module<V, X> for
     }
 
     fn vjp(cx: &mut Ctx<'_, V>, mut call: Vjp<'_, V>) {
-        let rows = cx.rows(&X::SIG.dims(0));
+        let rows = cx.rows(const { &X::SIG.dims(0) });
         let n = rows * FF::N;
         let [w1, w2] = [Self::FC1, Self::FC2].map(|at| slice::<V>(call.params, at[0], D::N * FF::N));
         let [[dw1, db1], [dw2, db2]] = match call.dparams {
@@ -272,7 +272,7 @@ impl<V: Device, X: Signature, D: Dim, H: Dim, ACT: Activation, F: MaybeFormat> M
     for GatedFeedForwardOf<D, H, ACT, F>
 {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
-        let rows = cx.rows(&X::SIG.dims(0));
+        let rows = cx.rows(const { &X::SIG.dims(0) });
         let n = rows * H::N;
         let ([gate, up, down], device) = (Self::parts(), cx.device());
         let (x, arenas) = (call.x.get(0), (call.params, call.state.read()));
@@ -287,7 +287,7 @@ impl<V: Device, X: Signature, D: Dim, H: Dim, ACT: Activation, F: MaybeFormat> M
     }
 
     fn vjp(cx: &mut Ctx<'_, V>, mut call: Vjp<'_, V>) {
-        let rows = cx.rows(&X::SIG.dims(0));
+        let rows = cx.rows(const { &X::SIG.dims(0) });
         let n = rows * H::N;
         let ([gate, up, down], device) = (Self::parts(), cx.device());
         let (arenas, mut dparams) = ((call.params, call.state), call.dparams);

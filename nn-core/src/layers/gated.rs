@@ -86,13 +86,13 @@ impl<D: Device, X: Signature, H: Dim, ACT: Activation, LAST: Switch> Module<D, X
     for GatedActOf<H, ACT, LAST>
 {
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
-        let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
+        let spec = Self::spec(cx.rows(const { &X::SIG.dims(0) }));
         cx.device().gated(&spec, call.x.get(0), call.y.get(0));
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
         if let Some(dx) = call.dx.wanted(0) {
-            let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
+            let spec = Self::spec(cx.rows(const { &X::SIG.dims(0) }));
             cx.device().gated_vjp(&spec, call.x.get(0), call.dy.get(0), dx);
         }
     }

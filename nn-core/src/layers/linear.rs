@@ -83,12 +83,14 @@ impl<IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> LinearActOf<IN, OUT, ACT,
         Leaf::new("bias", Dims::new(&[OUT::EXTENT]), Role::Bias, Init::PyTorch(IN::N)),
     ];
 
+    const BIAS_AT: usize = Node::of(&Self::LEAVES).leaf_offset(1);
+
     const fn spec(rows: usize) -> LinearSpec {
         LinearSpec { rows, inputs: IN::N, outputs: OUT::N, act: ACT::F, transposed: false }
     }
 
     fn bias<D: Device>(params: nn_kernels::View<'_, D>) -> Option<nn_kernels::View<'_, D>> {
-        BIAS::ON.then(|| slice::<D>(params, Self::TREE.leaf_offset(1), OUT::N))
+        BIAS::ON.then(|| slice::<D>(params, Self::BIAS_AT, OUT::N))
     }
 }
 
@@ -123,17 +125,17 @@ impl<D: Device, X: Signature, IN: Dim, OUT: Dim, ACT: Activation, BIAS: Switch> 
     for LinearActOf<IN, OUT, ACT, BIAS>
 {
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
-        let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
+        let spec = Self::spec(cx.rows(const { &X::SIG.dims(0) }));
         let weight = slice::<D>(call.params, 0, IN::N * OUT::N);
         cx.device().linear(&spec, call.x.get(0), weight, Self::bias::<D>(call.params), call.y.get(0));
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
-        let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
+        let spec = Self::spec(cx.rows(const { &X::SIG.dims(0) }));
         let weight = slice::<D>(call.params, 0, IN::N * OUT::N);
         let (dw, db) = match call.dparams {
             Some(dparams) if BIAS::ON => {
-                let (dw, db) = D::split_mut(dparams, Self::TREE.leaf_offset(1));
+                let (dw, db) = D::split_mut(dparams, Self::BIAS_AT);
                 (Some(slice_mut::<D>(dw, 0, IN::N * OUT::N)), Some(slice_mut::<D>(db, 0, OUT::N)))
             }
             Some(dparams) => (Some(slice_mut::<D>(dparams, 0, IN::N * OUT::N)), None),

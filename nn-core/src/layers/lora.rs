@@ -79,13 +79,13 @@ impl<IN: Dim, OUT: Dim, R: Dim, SCALE: Real, BIAS: Switch> LoRALinearOf<IN, OUT,
     }
 
     fn weight<D: Device>(state: View<'_, D>) -> View<'_, D> {
-        slice::<D>(state, Self::TREE.leaf_offset(2), IN::N * OUT::N)
+        slice::<D>(state, const { Self::TREE.leaf_offset(2) }, IN::N * OUT::N)
     }
 
     fn factors<D: Device>(params: View<'_, D>) -> [View<'_, D>; 2] {
         [
-            slice::<D>(params, Self::TREE.leaf_offset(0), IN::N * R::N),
-            slice::<D>(params, Self::TREE.leaf_offset(1), R::N * OUT::N),
+            slice::<D>(params, const { Self::TREE.leaf_offset(0) }, IN::N * R::N),
+            slice::<D>(params, const { Self::TREE.leaf_offset(1) }, R::N * OUT::N),
         ]
     }
 }
@@ -124,10 +124,11 @@ impl<D: Device, X: Signature, IN: Dim, OUT: Dim, R: Dim, SCALE: Real, BIAS: Swit
     for LoRALinearOf<IN, OUT, R, SCALE, BIAS>
 {
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
-        let rows = cx.rows(&X::SIG.dims(0));
+        let rows = cx.rows(const { &X::SIG.dims(0) });
         let [a, b] = Self::factors::<D>(call.params);
         let state = call.state.read();
-        let bias = BIAS::ON.then(|| slice::<D>(state, Self::TREE.leaf_offset(3), OUT::N));
+        let bias =
+            BIAS::ON.then(|| slice::<D>(state, const { Node::of(&Self::LEAVES).leaf_offset(3) }, OUT::N));
         let (x, mut y) = (call.x.get(0), call.y.get(0));
         let down = if cx.keeps() { &mut call.saved } else { &mut call.scratch };
         let mut down = down.take(rows * R::N);
@@ -137,11 +138,11 @@ impl<D: Device, X: Signature, IN: Dim, OUT: Dim, R: Dim, SCALE: Real, BIAS: Swit
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
-        let rows = cx.rows(&X::SIG.dims(0));
+        let rows = cx.rows(const { &X::SIG.dims(0) });
         let [a, b] = Self::factors::<D>(call.params);
         let (da, db) = match call.dparams {
             Some(dparams) => {
-                let (da, db) = D::split_mut(dparams, Self::TREE.leaf_offset(1));
+                let (da, db) = D::split_mut(dparams, const { Self::TREE.leaf_offset(1) });
                 (Some(slice_mut::<D>(da, 0, IN::N * R::N)), Some(slice_mut::<D>(db, 0, R::N * OUT::N)))
             }
             None => (None, None),

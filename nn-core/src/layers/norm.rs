@@ -56,9 +56,9 @@ impl<X: Signature, D: Dim, EPS: Real> Layer<X> for LayerNormOf<D, EPS> {
 
 impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for LayerNormOf<D, EPS> {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
-        let rows = cx.rows(&X::SIG.dims(0));
+        let rows = cx.rows(const { &X::SIG.dims(0) });
         let gamma = slice::<V>(call.params, 0, D::N);
-        let beta = slice::<V>(call.params, Self::TREE.leaf_offset(1), D::N);
+        let beta = slice::<V>(call.params, const { Self::TREE.leaf_offset(1) }, D::N);
         let stats = cx.keeps().then(|| call.saved.take(2 * rows));
         cx.device().layer_norm(
             D::N,
@@ -72,11 +72,11 @@ impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for LayerNormOf<D,
     }
 
     fn vjp(cx: &mut Ctx<'_, V>, mut call: Vjp<'_, V>) {
-        let rows = cx.rows(&X::SIG.dims(0));
+        let rows = cx.rows(const { &X::SIG.dims(0) });
         let gamma = slice::<V>(call.params, 0, D::N);
         let (dgamma, dbeta) = match call.dparams {
             Some(dparams) => {
-                let (dgamma, dbeta) = V::split_mut(dparams, Self::TREE.leaf_offset(1));
+                let (dgamma, dbeta) = V::split_mut(dparams, const { Self::TREE.leaf_offset(1) });
                 (Some(slice_mut::<V>(dgamma, 0, D::N)), Some(slice_mut::<V>(dbeta, 0, D::N)))
             }
             None => (None, None),
@@ -122,14 +122,15 @@ impl<X: Signature, D: Dim, EPS: Real> Layer<X> for RMSNormOf<D, EPS> {
 impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for RMSNormOf<D, EPS> {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
         let gamma: View<'_, V> = slice::<V>(call.params, 0, D::N);
-        let stats: Option<ViewMut<'_, V>> = cx.keeps().then(|| call.saved.take(cx.rows(&X::SIG.dims(0))));
+        let stats: Option<ViewMut<'_, V>> =
+            cx.keeps().then(|| call.saved.take(cx.rows(const { &X::SIG.dims(0) })));
         cx.device().rms_norm(D::N, EPS::VALUE, call.x.get(0), Some(gamma), call.y.get(0), stats);
     }
 
     fn vjp(cx: &mut Ctx<'_, V>, mut call: Vjp<'_, V>) {
         let gamma = slice::<V>(call.params, 0, D::N);
         let dgamma = call.dparams.map(|dparams| slice_mut::<V>(dparams, 0, D::N));
-        let stats = call.saved.take(cx.rows(&X::SIG.dims(0)));
+        let stats = call.saved.take(cx.rows(const { &X::SIG.dims(0) }));
         let (x, dy, dx) = (call.x.get(0), call.dy.get(0), call.dx.wanted(0));
         cx.device().rms_norm_vjp(D::N, x, Some(gamma), stats, dy, dx, dgamma);
     }

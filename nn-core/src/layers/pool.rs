@@ -86,14 +86,15 @@ impl<X: Signature, K: Dim, S: Dim, P: Dim> Layer<X> for MaxPool2DOf<K, S, P> {
 impl<D: Device, X: Signature, K: Dim, S: Dim, P: Dim> Module<D, X> for MaxPool2DOf<K, S, P> {
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
         let spec = window(K::N, S::N, P::N).pool_spec::<D, X>(cx);
-        let argmax = cx.keeps().then(|| call.saved.take(cx.numel(&<Self as Layer<X>>::RULE.out.dims(0))));
+        let argmax =
+            cx.keeps().then(|| call.saved.take(cx.numel(const { &<Self as Layer<X>>::RULE.out.dims(0) })));
         cx.device().max_pool2d(&spec, call.x.get(0), call.y.get(0), argmax);
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
         let spec = window(K::N, S::N, P::N).pool_spec::<D, X>(cx);
         if let Some(dx) = call.dx.wanted(0) {
-            let argmax = call.saved.take(cx.numel(&<Self as Layer<X>>::RULE.out.dims(0)));
+            let argmax = call.saved.take(cx.numel(const { &<Self as Layer<X>>::RULE.out.dims(0) }));
             cx.device().max_pool2d_vjp(&spec, argmax, call.dy.get(0), dx);
         }
     }

@@ -91,7 +91,7 @@ impl<X: Signature, N: Dim, SQUASH: Switch> Layer<X> for RSampleOf<N, SQUASH> {
 
 impl<D: Device, X: Signature, N: Dim, SQUASH: Switch> Module<D, X> for RSampleOf<N, SQUASH> {
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
-        let mut noise = call.scratch.take(cx.numel(&X::SIG.dims(0)));
+        let mut noise = call.scratch.take(cx.numel(const { &X::SIG.dims(0) }));
         if cx.trains() {
             cx.device().normal(cx.random(), D::reborrow(&mut noise));
         }
@@ -107,7 +107,7 @@ impl<D: Device, X: Signature, N: Dim, SQUASH: Switch> Module<D, X> for RSampleOf
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
-        let mut noise = call.scratch.take(cx.numel(&X::SIG.dims(0)));
+        let mut noise = call.scratch.take(cx.numel(const { &X::SIG.dims(0) }));
         if cx.trains() {
             cx.device().normal(cx.random(), D::reborrow(&mut noise));
         }

@@ -51,50 +51,49 @@ impl<X: Signature, A: Layer<X>, B: Layer<X>> Layer<X> for Both<A, B> {
 
 impl<D: Device, X: Signature, A: Module<D, X>, B: Module<D, X>> Module<D, X> for Both<A, B> {
     fn forward(cx: &mut Ctx<'_, D>, call: Forward<'_, D>) {
-        let Forward { params, mut state, x, y, mut saved, mut scratch } = call;
+        let Forward { params, mut state, x, mut y, mut saved, mut scratch } = call;
         let (first, second) = steps::<A, B>(A::PLACES);
         let mut slot = scratch.part(cx, X::SIG.size());
         let mut between = glue::value::<D, X>(cx, A::KEEPS_Y || B::KEEPS_X, &mut saved, &mut slot);
-        let to = between.reborrow();
-        glue::forward::<D, A, X>(cx, first, params, &mut state, x, to, &mut saved, &mut scratch);
-        let x = between.freeze();
-        glue::forward::<D, B, X>(cx, second, params, &mut state, x, y, &mut saved, &mut scratch);
+        glue::forward::<D, A, X>(cx, first, params, &mut state, &x, &mut between, &mut saved, &mut scratch);
+        let x = between.freeze_as::<X>();
+        glue::forward::<D, B, X>(cx, second, params, &mut state, &x, &mut y, &mut saved, &mut scratch);
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
-        let Vjp { params, state, x, y, mut saved, dy, dx, mut dparams, mut scratch } = call;
+        let Vjp { params, state, x, y, mut saved, dy, mut dx, mut dparams, mut scratch } = call;
         let (first, second) = steps::<A, B>(A::PLACES);
         let between = match A::KEEPS_Y || B::KEEPS_X {
-            true => saved.tensors(cx, &X::SIG),
+            true => saved.tensors_as::<X>(cx),
             false => Tensors::EMPTY,
         };
         let (saved_a, saved_b) = (saved.part(cx, A::SAVED), saved.part(cx, B::SAVED));
-        let mut gradient = TensorsMut::carve_gradient(cx, &X::SIG, &mut scratch.part(cx, X::SIG.size()));
-        let to = gradient.reborrow();
+        let mut gradient =
+            TensorsMut::carve_gradient_as::<X>(cx, &mut scratch.part(cx, const { X::SIG.size() }));
         glue::vjp::<D, B, X>(
             cx,
             second,
             params,
             state,
-            between,
-            y,
+            &between,
+            &y,
             saved_b,
-            dy,
-            to,
+            &dy,
+            &mut gradient,
             &mut dparams,
             &mut scratch,
         );
-        let dy = gradient.freeze();
+        let dy = gradient.freeze_as::<X>();
         glue::vjp::<D, A, X>(
             cx,
             first,
             params,
             state,
-            x,
-            between,
+            &x,
+            &between,
             saved_a,
-            dy,
-            dx,
+            &dy,
+            &mut dx,
             &mut dparams,
             &mut scratch,
         );

@@ -8,6 +8,7 @@ use crate::ctx::Ctx;
 use crate::describe::Describe;
 use crate::dims::Dims;
 use crate::fault::{Fault, Rule};
+use crate::glue::Given;
 use crate::init::Initialiser;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::signature::{Kind, Sig, Signature};
@@ -167,12 +168,6 @@ impl<M: Views> Views for RematOf<M> {
     type View<A: Access> = M::View<A>;
 }
 
-/// What a layer gives, as a signature.
-struct Given<M, X>(PhantomData<fn() -> (M, X)>);
-impl<M: Layer<X>, X: Signature> Signature for Given<M, X> {
-    const SIG: Sig = M::RULE.out;
-}
-
 impl<X: Signature, M: Layer<X>> Layer<X> for RematOf<M> {
     const RULE: Rule = M::RULE;
     const KEEPS_X: bool = true;
@@ -197,7 +192,8 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for RematOf<M> {
     fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
         let Vjp { params, state, x, y: _, saved: _, dy, dx, dparams, mut scratch } = call;
         let mut saved = scratch.part(cx, M::SAVED);
-        let mut y = TensorsMut::carve(cx, &<Given<M, X>>::SIG, &mut scratch.part(cx, M::RULE.out.size()));
+        let mut y =
+            TensorsMut::carve_as::<Given<M, X>>(cx, &mut scratch.part(cx, const { M::RULE.out.size() }));
         let again = Forward {
             params: D::shorten(params),
             state: State::Read(D::shorten(state)),

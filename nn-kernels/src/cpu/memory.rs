@@ -49,11 +49,13 @@ impl<T: Pod> Buffer<T> {
     }
 
     /// The values.
+    #[inline(always)]
     pub fn as_slice(&self) -> &[T] {
         &bytemuck::cast_slice(&self.lines)[..self.len]
     }
 
     /// The values, writable.
+    #[inline(always)]
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
     }
@@ -68,9 +70,11 @@ impl<E: Real> Memory for Cpu<E> {
     fn alloc<T: Pod>(&self, len: usize) -> Result<Buffer<T>, DeviceError> {
         Buffer::zeroed(len)
     }
+    #[inline(always)]
     fn view<T: Pod>(buffer: &Buffer<T>) -> Self::View<'_, T> {
         buffer.as_slice()
     }
+    #[inline(always)]
     fn view_mut<T: Pod>(buffer: &mut Buffer<T>) -> Self::ViewMut<'_, T> {
         buffer.as_mut_slice()
     }
@@ -83,58 +87,58 @@ impl<E: Real> Memory for Cpu<E> {
         to.copy_from_slice(from);
     }
 
-    #[inline]
+    #[inline(always)]
     fn empty<'a, T: Pod>() -> Self::View<'a, T> {
         &[]
     }
-    #[inline]
+    #[inline(always)]
     fn empty_mut<'a, T: Pod>() -> Self::ViewMut<'a, T> {
         &mut []
     }
-    #[inline]
+    #[inline(always)]
     fn len<T: Pod>(view: Self::View<'_, T>) -> usize {
         view.len()
     }
-    #[inline]
+    #[inline(always)]
     fn len_mut<T: Pod>(view: &Self::ViewMut<'_, T>) -> usize {
         view.len()
     }
-    #[inline]
+    #[inline(always)]
     fn split<'a, T: Pod>(view: Self::View<'a, T>, at: usize) -> (Self::View<'a, T>, Self::View<'a, T>) {
         view.split_at(at)
     }
-    #[inline]
+    #[inline(always)]
     fn split_mut<'a, T: Pod>(
         view: Self::ViewMut<'a, T>,
         at: usize,
     ) -> (Self::ViewMut<'a, T>, Self::ViewMut<'a, T>) {
         view.split_at_mut(at)
     }
-    #[inline]
+    #[inline(always)]
     fn reborrow<'b, T: Pod>(view: &'b mut Self::ViewMut<'_, T>) -> Self::ViewMut<'b, T> {
         view
     }
-    #[inline]
+    #[inline(always)]
     fn read<'b, T: Pod>(view: &'b Self::ViewMut<'_, T>) -> Self::View<'b, T> {
         view
     }
-    #[inline]
+    #[inline(always)]
     fn shorten<'b, 'a: 'b, T: Pod>(view: Self::View<'a, T>) -> Self::View<'b, T> {
         view
     }
-    #[inline]
+    #[inline(always)]
     fn shorten_mut<'b, 'a: 'b, T: Pod>(view: Self::ViewMut<'a, T>) -> Self::ViewMut<'b, T> {
         view
     }
-    #[inline]
+    #[inline(always)]
     fn freeze<'a, T: Pod>(view: Self::ViewMut<'a, T>) -> Self::View<'a, T> {
         view
     }
-    #[inline]
+    #[inline(always)]
     fn cast<'a, T: Pod>(bytes: Self::View<'a, u8>) -> Self::View<'a, T> {
         bytemuck::cast_slice(bytes)
     }
-    #[inline]
+    #[inline(always)]
     fn cast_mut<'a, T: Pod>(bytes: Self::ViewMut<'a, u8>) -> Self::ViewMut<'a, T> {
         bytemuck::cast_slice_mut(bytes)
     }

@@ -77,11 +77,11 @@ impl<D: Device> Step<D> {
         let s = GatedSpec { act, rows: 64, cols: 32 * 64, gate_last: false };
         d.gated(&s, a, out!(c, N / 2));
         d.gated_vjp(&s, a, of!(b, N / 2), D::reborrow(&mut c));
-        for (batch, groups) in [(8, 1), (1, 1), (8, 16)] {
+        for (batch, groups, channels) in [(8, 1, 16), (1, 1, 16), (8, 16, 16), (4, 1, 32)] {
             let s = Conv2dSpec {
                 batch,
-                in_channels: 16,
-                out_channels: 16,
+                in_channels: channels,
+                out_channels: channels,
                 input: [32, 32],
                 output: [32, 32],
                 kernel: [3, 3],
@@ -90,9 +90,9 @@ impl<D: Device> Step<D> {
                 dilation: [1, 1],
                 groups,
             };
-            let (x, w) = (batch * 16 * 1024, 16 * 16 / groups * 9);
+            let (x, w) = (batch * channels * 1024, channels * channels / groups * 9);
             d.conv2d(&s, of!(a, x), of!(b, w), None, out!(c, x), D::empty_mut());
-            let (dx, dw, db) = (Some(out!(c, x)), Some(out!(e, w)), Some(out!(f, 16)));
+            let (dx, dw, db) = (Some(out!(c, x)), Some(out!(e, w)), Some(out!(f, channels)));
             d.conv2d_vjp(&s, of!(a, x), of!(b, w), of!(b, x), dx, dw, db, D::empty_mut());
         }
         d.layer_norm(64, 1e-5, a, None, None, D::reborrow(&mut c), Some(out!(e, N / 32)));

@@ -24,13 +24,22 @@ pub(crate) struct Scratch<T: Pod> {
     values: PhantomData<T>,
 }
 
-/// A buffer of this thread's that is large enough. One that is not makes room for its successor.
+/// The smallest of this thread's buffers that is large enough, so that a larger one is left for who asks next. Where
+/// there is none, the smallest makes room for its successor: then there are never fewer, nor smaller ones, than were in
+/// use at once, and the same calls find room for all when they come again.
 fn kept(bytes: usize) -> Option<Buffer<u8>> {
-    FREE.with_borrow_mut(|free| match free.iter().position(|b| b.len() >= bytes) {
-        Some(i) => Some(free.swap_remove(i)),
-        None => {
-            free.pop();
-            None
+    FREE.with_borrow_mut(|free| {
+        let smallest = |least: usize| {
+            let enough = free.iter().enumerate().filter(|(_, buffer)| buffer.len() >= least);
+            enough.min_by_key(|(_, buffer)| buffer.len()).map(|(i, _)| i)
+        };
+        match (smallest(bytes), smallest(0)) {
+            (Some(i), _) => Some(free.swap_remove(i)),
+            (None, Some(i)) => {
+                free.swap_remove(i);
+                None
+            }
+            (None, None) => None,
         }
     })
 }
@@ -96,5 +105,20 @@ mod tests {
         let at = b.as_ptr() as usize;
         drop(b);
         assert_eq!(Scratch::<f32>::new(200).as_ptr() as usize, at);
+    }
+
+    #[test]
+    fn a_small_buffer_leaves_the_large_one() {
+        let (large, small) = (Scratch::<f64>::new(1000), Scratch::<f64>::new(10));
+        let places = [&large, &small].map(|buffer| buffer.as_ptr() as usize);
+        // The large one is asked for last, whichever was given back last.
+        drop(small);
+        drop(large);
+        let (small, large) = (Scratch::<f64>::new(10), Scratch::<f64>::new(1000));
+        assert_eq!([&large, &small].map(|buffer| buffer.as_ptr() as usize), places);
+        drop(large);
+        drop(small);
+        let (small, large) = (Scratch::<f64>::new(10), Scratch::<f64>::new(1000));
+        assert_eq!([&large, &small].map(|buffer| buffer.as_ptr() as usize), places);
     }
 }

@@ -169,7 +169,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
         let mut spans: Vec<_> = packed.iter().map(|i| self.table[*i].span()).collect();
         spans.sort_unstable_by_key(|span| span.start);
         let mut at = 0;
-        for span in spans.into_iter().chain([D::len(self.state())..usize::MAX]) {
+        for span in spans.into_iter().chain(std::iter::once(D::len(self.state())..usize::MAX)) {
             if span.start > at {
                 let len = span.start - at;
                 let to = slice_mut::<D>(D::view_mut(&mut self.state), at, len);

@@ -134,7 +134,7 @@ impl Packing {
     /// The rows that so many values make up.
     fn rows(self, inputs: usize, first: usize, values: usize) -> std::ops::Range<usize> {
         assert!(inputs.is_multiple_of(self.group()), "{} needs inputs in {}s", self.name(), self.group());
-        let rows = if inputs == 0 { 0 } else { values / inputs };
+        let rows = values.checked_div(inputs).unwrap_or(0);
         assert_eq!(rows * inputs, values, "whole rows of {inputs} weights");
         first..first + rows
     }

@@ -228,7 +228,7 @@ fn streamed<S: Simd, E: Real>(
                 for (r, sums) in sums.chunks_exact(width).enumerate().take(rows) {
                     let c = &mut c[(i + r) * c_row + j..][..width];
                     match start {
-                        _ if k > 0 => c.iter_mut().zip(sums).for_each(|(c, s)| *c = *c + *s),
+                        _ if k > 0 => c.iter_mut().zip(sums).for_each(|(c, s)| *c += *s),
                         Start::Zero => c.copy_from_slice(sums),
                         Start::Row(row) => {
                             let row = &row[j..][..width];
@@ -238,7 +238,7 @@ fn streamed<S: Simd, E: Real>(
                             let b = column[i + r];
                             c.iter_mut().zip(sums).for_each(|(c, s)| *c = b + *s);
                         }
-                        Start::Add => c.iter_mut().zip(sums).for_each(|(c, s)| *c = *c + *s),
+                        Start::Add => c.iter_mut().zip(sums).for_each(|(c, s)| *c += *s),
                     }
                 }
                 k += run;

@@ -2,8 +2,8 @@ use nn_kernels::Device;
 
 use crate::error::Error;
 use crate::layer::Layer;
+use crate::region::{Region, RegionRef};
 use crate::signature::Signature;
-use crate::tensors::{Region, RegionRef};
 
 /// The memory that a layer or module needs besides its input and output, for those who call
 /// [`Module::forward`](crate::Module::forward) and [`Module::vjp`](crate::Module::vjp) themselves. A

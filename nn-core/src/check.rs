@@ -18,10 +18,11 @@ use crate::ctx::{CallFault, Ctx, Mode};
 use crate::dims::{Dims, MAX_LENGTHS};
 use crate::fault::accept;
 use crate::layer::{Forward, Module, Vjp};
+use crate::region::{Region, State};
 use crate::signature::{Kind, Sig, Signature};
 use crate::size::Size;
 use crate::table::{Parameter, parameters};
-use crate::tensors::{Region, State, Tensor, Tensors, TensorsMut};
+use crate::tensors::{Tensor, Tensors, TensorsMut};
 
 /// One tensor of a batch in the host's memory.
 #[derive(Clone, Debug, PartialEq)]

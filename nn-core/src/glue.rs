@@ -6,8 +6,9 @@ use nn_kernels::{Device, View, ViewMut};
 
 use crate::ctx::Ctx;
 use crate::layer::{Forward, Layer, Module, Vjp};
+use crate::region::{Region, RegionRef, State, slice, slice_mut};
 use crate::signature::{Sig, Signature};
-use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut, slice, slice_mut};
+use crate::tensors::{Tensors, TensorsMut};
 use crate::tree::Field;
 
 /// A layer's place in a module: where its parameters are, and how many places lie before it.

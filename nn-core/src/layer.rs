@@ -3,8 +3,9 @@ use nn_kernels::{Device, View, ViewMut};
 use crate::ctx::Ctx;
 use crate::describe::Describe;
 use crate::fault::Rule;
+use crate::region::{Region, RegionRef, State};
 use crate::signature::Signature;
-use crate::tensors::{Region, RegionRef, State, Tensors, TensorsMut};
+use crate::tensors::{Tensors, TensorsMut};
 use crate::tree::Node;
 use crate::{Size, Text};
 

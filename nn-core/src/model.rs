@@ -14,9 +14,10 @@ use crate::layer::{Declared, Module};
 use crate::loss::{Loss, Rows, Targets, check_outputs};
 use crate::optim::Optimizer;
 use crate::partial::Partial;
+use crate::region::State;
 use crate::signature::Signature;
 use crate::summary::Summary;
-use crate::tensors::{State, Tensors, TensorsMut};
+use crate::tensors::{Tensors, TensorsMut};
 use crate::weights::Weights;
 use crate::workspace::{Call, Workspace};
 
@@ -129,7 +130,7 @@ impl<M: Declared, D: Device> Model<M, D> {
         let device = self.weights.device();
         let norm = |p: &crate::Parameter| {
             let gradients = D::view(&self.gradients);
-            let each = p.stretches().map(|s| crate::tensors::slice::<D>(gradients, s.start, s.len()));
+            let each = p.stretches().map(|s| crate::region::slice::<D>(gradients, s.start, s.len()));
             each.map(|gradient| device.sum_of_squares(gradient)).sum::<f64>().sqrt()
         };
         let optimised = self.weights.parameters().iter().filter(|p| !p.in_state);

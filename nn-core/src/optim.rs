@@ -5,9 +5,9 @@ use nn_kernels::ops::{AdamSpec, SgdSpec};
 use nn_kernels::{Device, Memory, View, ViewMut};
 
 use crate::error::Error;
+use crate::region::{slice, slice_mut};
 use crate::schedule::Schedule;
 use crate::table::Run;
-use crate::tensors::{slice, slice_mut};
 
 /// An optimiser: one pass over the flat parameters a step.
 pub trait Optimizer<D: Device> {

@@ -1,11 +1,12 @@
+//! The tensors that calls pass on.
+
 use std::marker::PhantomData;
 
-use nn_kernels::{Device, Memory, Pod, View, ViewMut};
+use nn_kernels::{Device, View, ViewMut};
 
-use crate::Size;
 use crate::ctx::Ctx;
+use crate::region::Region;
 use crate::signature::{Kind, MAX_TENSORS, Sig, Signature};
-use crate::tree::Field;
 
 /// One tensor of a batch, to be read.
 pub enum Tensor<'a, D: Device> {
@@ -163,7 +164,7 @@ impl<V: Signature> Known<V> {
 
     /// Elements of its first tensor over the whole batch.
     #[inline(always)]
-    fn numel<D: Device>(cx: &Ctx<'_, D>) -> usize {
+    pub(crate) fn numel<D: Device>(cx: &Ctx<'_, D>) -> usize {
         match Self::EACH {
             Some(each) => cx.batch * each,
             None => cx.numel(const { &V::SIG.dims(0) }),
@@ -219,7 +220,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         Self(Held::One(Tensor::Ids(view)))
     }
 
-    fn and(self, tensor: Tensor<'a, D>) -> Self {
+    pub(crate) fn and(self, tensor: Tensor<'a, D>) -> Self {
         Self(self.0.and(tensor, Tensor::nothing))
     }
 
@@ -599,284 +600,6 @@ impl<'a, D: Device> TensorsMut<'a, D> {
             }
         }
     }
-}
-
-/// Memory to be cut into buffers, front to back.
-pub struct Region<'a, D: Memory>(D::ViewMut<'a, u8>);
-
-impl<'a, D: Memory> Region<'a, D> {
-    /// From bytes, whose start is aligned.
-    #[inline(always)]
-    pub fn new(bytes: D::ViewMut<'a, u8>) -> Self {
-        Self(bytes)
-    }
-
-    /// Nothing.
-    #[inline(always)]
-    pub fn empty() -> Self {
-        Self(D::empty_mut())
-    }
-
-    /// The next `n` values.
-    #[inline(never)]
-    pub fn take<T: Pod>(&mut self, n: usize) -> D::ViewMut<'a, T> {
-        let bytes = n * size_of::<T>();
-        D::cast_mut(D::split_mut(self.next(bytes), bytes).0)
-    }
-
-    /// The next buffer of a planned size.
-    #[inline(always)]
-    pub fn part(&mut self, cx: &Ctx<'_, D>, size: Size) -> Self
-    where
-        D: Device,
-    {
-        Self(self.next(cx.bytes(size)))
-    }
-
-    /// The next `n` buffers of a planned size, to be taken one by one.
-    #[inline(always)]
-    pub fn parts(&mut self, cx: &Ctx<'_, D>, size: Size, n: usize) -> Self
-    where
-        D: Device,
-    {
-        Self(self.next(n * cx.bytes(size)))
-    }
-
-    #[inline(always)]
-    fn next(&mut self, bytes: usize) -> D::ViewMut<'a, u8> {
-        let all = std::mem::replace(&mut self.0, D::empty_mut());
-        let (part, rest) = D::split_mut(all, bytes.next_multiple_of(Size::ALIGN));
-        self.0 = rest;
-        part
-    }
-
-    /// Whether nothing is left.
-    pub fn is_empty(&self) -> bool {
-        D::len_mut(&self.0) == 0
-    }
-
-    /// The same memory, for a shorter time.
-    #[inline(always)]
-    pub fn shorten<'b>(self) -> Region<'b, D>
-    where
-        'a: 'b,
-    {
-        Region(D::shorten_mut(self.0))
-    }
-
-    /// A shorter-lived region over the same memory.
-    #[inline(always)]
-    pub fn reborrow(&mut self) -> Region<'_, D> {
-        Region(D::reborrow(&mut self.0))
-    }
-
-    /// The same memory, to be read.
-    #[inline(always)]
-    pub fn read(&self) -> RegionRef<'_, D> {
-        RegionRef(D::read(&self.0))
-    }
-
-    /// The same memory, to be read from now on.
-    #[inline(always)]
-    pub fn freeze(self) -> RegionRef<'a, D> {
-        RegionRef(D::freeze(self.0))
-    }
-}
-
-/// Memory that was cut into buffers, to be read in the same order.
-pub struct RegionRef<'a, D: Memory>(D::View<'a, u8>);
-
-impl<D: Memory> Clone for RegionRef<'_, D> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<D: Memory> Copy for RegionRef<'_, D> {}
-
-impl<'a, D: Memory> RegionRef<'a, D> {
-    /// From bytes, whose start is aligned.
-    #[inline(always)]
-    pub fn new(bytes: D::View<'a, u8>) -> Self {
-        Self(bytes)
-    }
-
-    /// Nothing.
-    #[inline(always)]
-    pub fn empty() -> Self {
-        Self(D::empty())
-    }
-
-    /// The next `n` values.
-    #[inline(always)]
-    pub fn take<T: Pod>(&mut self, n: usize) -> D::View<'a, T> {
-        let bytes = n * size_of::<T>();
-        D::cast(D::split(self.next(bytes), bytes).0)
-    }
-
-    /// The next buffer of a planned size.
-    #[inline(always)]
-    pub fn part(&mut self, cx: &Ctx<'_, D>, size: Size) -> Self
-    where
-        D: Device,
-    {
-        Self(self.next(cx.bytes(size)))
-    }
-
-    /// The next `n` buffers of a planned size.
-    #[inline(always)]
-    pub fn parts(&mut self, cx: &Ctx<'_, D>, size: Size, n: usize) -> Self
-    where
-        D: Device,
-    {
-        Self(self.next(n * cx.bytes(size)))
-    }
-
-    /// Of buffers of one planned size, the one with `i` before it.
-    #[inline(always)]
-    pub fn nth(&self, cx: &Ctx<'_, D>, size: Size, i: usize) -> Self
-    where
-        D: Device,
-    {
-        let bytes = cx.bytes(size);
-        Self(D::split(D::split(self.0, i * bytes).1, bytes).0)
-    }
-
-    /// The same memory, for a shorter time.
-    #[inline(always)]
-    pub fn shorten<'b>(self) -> RegionRef<'b, D>
-    where
-        'a: 'b,
-    {
-        RegionRef(D::shorten(self.0))
-    }
-
-    /// The gradients of the next tensors, as [`TensorsMut::carve_gradient`] laid them out: those of indices are empty.
-    pub fn gradients(&mut self, cx: &Ctx<'_, D>, sig: &Sig) -> Tensors<'a, D>
-    where
-        D: Device,
-    {
-        let mut all = Tensors::EMPTY;
-        for tensor in sig.tensors() {
-            all = all.and(Tensor::Real(match tensor.kind {
-                Kind::Real => self.take(cx.numel(&tensor.dims)),
-                Kind::Ids => D::empty(),
-            }));
-        }
-        all
-    }
-
-    /// As [`gradients`](Self::gradients), for a signature that the compiler knows.
-    #[inline(always)]
-    pub(crate) fn gradients_as<V: Signature>(&mut self, cx: &Ctx<'_, D>) -> Tensors<'a, D>
-    where
-        D: Device,
-    {
-        if const { Known::<V>::REAL } {
-            Tensors::real(self.take(Known::<V>::numel(cx)))
-        } else {
-            self.gradients(cx, &V::SIG)
-        }
-    }
-
-    /// As [`tensors`](Self::tensors), for a signature that the compiler knows.
-    #[inline(always)]
-    pub(crate) fn tensors_as<V: Signature>(&mut self, cx: &Ctx<'_, D>) -> Tensors<'a, D>
-    where
-        D: Device,
-    {
-        if const { Known::<V>::REAL } {
-            Tensors::real(self.take(Known::<V>::numel(cx)))
-        } else {
-            self.tensors(cx, &V::SIG)
-        }
-    }
-
-    /// The next tensors.
-    pub fn tensors(&mut self, cx: &Ctx<'_, D>, sig: &Sig) -> Tensors<'a, D>
-    where
-        D: Device,
-    {
-        let mut all = Tensors::EMPTY;
-        for tensor in sig.tensors() {
-            let n = cx.numel(&tensor.dims);
-            all = all.and(match tensor.kind {
-                Kind::Real => Tensor::Real(self.take(n)),
-                Kind::Ids => Tensor::Ids(self.take(n)),
-            });
-        }
-        all
-    }
-
-    #[inline(always)]
-    fn next(&mut self, bytes: usize) -> D::View<'a, u8> {
-        let (part, rest) = D::split(self.0, bytes.next_multiple_of(Size::ALIGN));
-        self.0 = rest;
-        part
-    }
-}
-
-/// A model's state in a forward pass: shared in inference, so that many threads can use one model.
-pub enum State<'a, D: Memory> {
-    /// To be read.
-    Read(View<'a, D>),
-    /// To be brought up to date.
-    Write(ViewMut<'a, D>),
-}
-
-impl<'a, D: Memory> State<'a, D> {
-    /// The same state, for a shorter time.
-    #[inline(always)]
-    pub fn shorten<'b>(self) -> State<'b, D>
-    where
-        'a: 'b,
-    {
-        match self {
-            Self::Read(view) => State::Read(D::shorten(view)),
-            Self::Write(view) => State::Write(D::shorten_mut(view)),
-        }
-    }
-
-    /// The part of a field.
-    #[inline(always)]
-    pub fn field(&mut self, field: Field) -> State<'_, D> {
-        match self {
-            Self::Read(view) => State::Read(slice::<D>(D::shorten(*view), field.state, field.state_len)),
-            Self::Write(view) => {
-                State::Write(slice_mut::<D>(D::reborrow(view), field.state, field.state_len))
-            }
-        }
-    }
-
-    /// Its values.
-    #[inline(always)]
-    pub fn read(&self) -> View<'_, D> {
-        match self {
-            Self::Read(view) => D::shorten(*view),
-            Self::Write(view) => D::read(view),
-        }
-    }
-
-    /// Its values, to be changed, if that is allowed now.
-    #[inline(always)]
-    pub fn write(&mut self) -> Option<ViewMut<'_, D>> {
-        match self {
-            Self::Read(_) => None,
-            Self::Write(view) => Some(D::reborrow(view)),
-        }
-    }
-}
-
-/// `len` elements from `start` on.
-#[inline(always)]
-pub fn slice<'b, 'a: 'b, D: Memory>(view: View<'a, D>, start: usize, len: usize) -> View<'b, D> {
-    D::shorten(D::split(D::split(view, start).1, len).0)
-}
-
-/// `len` elements from `start` on.
-#[inline(always)]
-pub fn slice_mut<D: Memory>(view: ViewMut<'_, D>, start: usize, len: usize) -> ViewMut<'_, D> {
-    D::split_mut(D::split_mut(view, start).1, len).0
 }
 
 impl<'a, E: nn_kernels::cpu::Real> TensorsMut<'a, nn_kernels::Cpu<E>> {

@@ -9,8 +9,8 @@ use crate::error::{Error, nearest};
 use crate::init::{Init, Initialiser};
 use crate::layer::Declared;
 use crate::partial::Partial;
+use crate::region::{State, slice, slice_mut};
 use crate::table::{Parameter, Run, changing, parameters, runs};
-use crate::tensors::{State, slice, slice_mut};
 
 /// A model's parameters and state, each in one flat arena. What runs it is a [`Workspace`](crate::Workspace);
 /// many can share one set of weights.

@@ -10,8 +10,9 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::layer::{Declared, Forward, Layer, Module, Vjp};
 use crate::loss::Rows;
+use crate::region::{Region, RegionRef, State};
 use crate::signature::{MAX_TENSORS, Sig, Signature};
-use crate::tensors::{Known, Region, RegionRef, State, Tensor, Tensors, TensorsMut};
+use crate::tensors::{Known, Tensor, Tensors, TensorsMut};
 use crate::weights::Weights;
 
 /// The memory that runs a model: allocated once, for at most so many samples, and then reused by every call.

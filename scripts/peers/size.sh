@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How long a small program that trains an MLP takes to build from nothing, and how large its stripped binary is.
-# Usage: scripts/peers/size.sh candle|burn
+# Usage: scripts/peers/size.sh nn|candle|burn
 set -euo pipefail
 peer=$1
 cd "$(dirname "$0")/size-$peer"

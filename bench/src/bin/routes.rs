@@ -17,27 +17,9 @@ const WAYS: [&str; 3] = ["direct", "streamed", "packed"];
 const MARGIN: f64 = 0.98;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../nn-kernels/src/cpu/gemm/routes.rs");
-const HEAD: &str = "\
-//! Which way a product takes. Measured by `cargo run --release -p nn-bench --bin routes -- --write`, which writes this
-//! file; on {machine}, one thread.
-
-use super::ceil_log2;
-
-/// The column of the table for so many rows of A: up to 1, 2, 4 and so on, and the last for all above.
-pub(super) const fn class(rows: usize) -> usize {
-    let class = ceil_log2(rows);
-    if class < 8 { class } else { 7 }
-}
-
-/// The line of the table for a B of so many elements: up to 2^10, 2^12 and so on, and the last for all above.
-pub(super) const fn line(size: usize) -> usize {
-    let line = ceil_log2(size).saturating_sub(9) / 2;
-    if line < 8 { line } else { 7 }
-}
-
-/// By size of B and rows of A: `D`irect, `S`treamed, `P`acked.
-pub(super) const TABLE: [[u8; 8]; 8] = [
-";
+/// The line that says what it was measured on, and what surrounds the table.
+const MEASURED: &str = "//! file; on ";
+const TABLE: [&str; 2] = ["= [\n", "];\n"];
 
 fn random(seed: u64, n: usize) -> Vec<f32> {
     let mut rng = Philox::new(seed, 0);
@@ -70,9 +52,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(other) => return Err(format!("{other}: there is only --write").into()),
     };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
-    let text = pool.install(measure)?;
+    let lines = pool.install(measure)?;
     if write {
-        std::fs::write(FILE, text)?;
+        let text = std::fs::read_to_string(FILE)?;
+        std::fs::write(FILE, rewritten(&text, &lines).ok_or(format!("{FILE} has no table to replace"))?)?;
         println!("written: {FILE}");
     }
     Ok(())
@@ -83,7 +66,7 @@ fn measure() -> Result<String, nn::DeviceError> {
     for way in WAYS {
         devices.push(Cpu::<f32>::new()?.forcing(&format!("linear={way}"))?);
     }
-    let mut text = HEAD.replace("{machine}", &machine());
+    let mut table = String::new();
     println!("nanoseconds of {}, inputs × outputs by rows", WAYS.join(" / "));
     for edge in SIZES.map(|bits| 1 << bits) {
         let mut letters = String::new();
@@ -97,9 +80,18 @@ fn measure() -> Result<String, nn::DeviceError> {
             let shown: Vec<_> = times.iter().map(|t| format!("{t:.0}")).collect();
             println!("{edge:5}² {rows:4} rows: {:32} {}", shown.join(" / "), WAYS[best]);
         }
-        text += &format!("    *b\"{letters}\",\n");
+        table += &format!("    *b\"{letters}\",\n");
     }
-    Ok(text + "];\n")
+    Ok(table)
+}
+
+/// The file with other lines in its table.
+fn rewritten(text: &str, lines: &str) -> Option<String> {
+    let (head, rest) = text.split_once(MEASURED)?;
+    let (middle, rest) = rest.split_once('\n')?.1.split_once(TABLE[0])?;
+    let tail = rest.split_once(TABLE[1])?.1;
+    let machine = machine();
+    Some(format!("{head}{MEASURED}{machine}, one thread.\n{middle}{}{lines}{}{tail}", TABLE[0], TABLE[1]))
 }
 
 /// What it was measured on.

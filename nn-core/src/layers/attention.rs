@@ -9,8 +9,9 @@ use crate::fault::{Input, Rule, label, one_real};
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::linear::{No, Switch, Yes};
 use crate::layers::{as_given, product};
+use crate::region::{Region, slice_mut};
 use crate::signature::{Kind, Sig, Signature};
-use crate::tensors::{Region, Tensors, slice_mut};
+use crate::tensors::Tensors;
 use crate::{Size, Text, layer};
 
 /// Attention of S tokens to each other, in H heads of D values: `[3, H, S, D]`, which is all queries, then all keys,

@@ -12,8 +12,8 @@ use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::product;
 use crate::real::{Real, Sci};
+use crate::region::{slice, slice_mut};
 use crate::signature::{S1, Sig, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
 

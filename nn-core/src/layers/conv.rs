@@ -10,8 +10,8 @@ use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::linear::{No, Switch, Yes};
 use crate::layers::{Window, product};
+use crate::region::{slice, slice_mut};
 use crate::signature::{S1, S4, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
 

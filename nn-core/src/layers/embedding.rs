@@ -9,8 +9,8 @@ use crate::fault::{Input, Rule, one_ids};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::{along_last, product, rows_of};
+use crate::region::{slice, slice_mut};
 use crate::signature::{S2, Sig, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Text, layer};
 

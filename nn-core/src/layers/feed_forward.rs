@@ -11,8 +11,8 @@ use crate::layers::elementwise::{Activation, GELU, GELUTanh, Identity, SiLU, Sig
 use crate::layers::linear::{LinearActOf, No, Yes};
 use crate::layers::quantized::{MaybeFormat, Part, check_format};
 use crate::layers::{along_last, product, rows_of};
+use crate::region::{slice, slice_mut};
 use crate::signature::{Sig, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Child, Node};
 use crate::{Size, Text, layer};
 

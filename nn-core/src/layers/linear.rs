@@ -12,8 +12,8 @@ use crate::layers::elementwise::{
     Activation, ELU, GELU, GELUTanh, Identity, Mish, ReLU, SiLU, Sigmoid, Tanh,
 };
 use crate::layers::{along_last, product, rows_of};
+use crate::region::{slice, slice_mut};
 use crate::signature::{S1, S2, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
 

@@ -11,8 +11,8 @@ use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::linear::{Switch, Yes};
 use crate::layers::{along_last, product, rows_of};
 use crate::real::Real;
+use crate::region::{slice, slice_mut};
 use crate::signature::{S1, S2, Sig, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
 

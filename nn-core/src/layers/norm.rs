@@ -9,8 +9,8 @@ use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::{along_last, rows_of};
 use crate::real::{Real, Sci};
+use crate::region::{slice, slice_mut};
 use crate::signature::{S1, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
 

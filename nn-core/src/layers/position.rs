@@ -10,8 +10,8 @@ use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::as_given;
 use crate::real::{Real, Sci};
+use crate::region::{slice, slice_mut};
 use crate::signature::{S2, Sig, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
 

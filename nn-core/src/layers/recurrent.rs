@@ -11,8 +11,8 @@ use crate::fault::{Rule, label};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::product;
+use crate::region::{slice, slice_mut};
 use crate::signature::{S1, S2, Sig, Signature};
-use crate::tensors::{slice, slice_mut};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
 

@@ -9,7 +9,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Real;
+use super::gemm::WORK;
 use super::isa::Available;
+use super::par::{self, Rows};
 use super::simd::{Outlined, Simd, kernels};
 use super::vector::Vector;
 
@@ -57,6 +59,35 @@ impl Columns {
     /// Columns for `n`: whole registers.
     pub(crate) fn of(self, n: usize) -> usize {
         n.next_multiple_of(self.lanes)
+    }
+
+    /// Calls `image` with each image's number, some of its `n` channels of `area` values, and these. There are as many tasks as
+    /// images if that keeps all threads busy; else the channels of each are shared out. An image costs `work`.
+    pub(crate) fn each_image<E: Real>(
+        self,
+        images: usize,
+        [n, area]: [usize; 2],
+        work: usize,
+        y: &mut [E],
+        image: &(impl Fn(usize, Range<usize>, &mut [E]) + Sync),
+    ) {
+        let grain = |work: usize| (WORK / work.max(1)).max(1);
+        if images >= 2 * par::threads() {
+            par::split(images, grain(work), Rows(y, n * area), &|first, y: Rows<&mut [E]>| {
+                for (i, y) in (first..).zip(y.0.chunks_exact_mut(n * area)) {
+                    image(i, 0..n, y);
+                }
+            });
+        } else {
+            let panels = n.div_ceil(self.panel);
+            for (i, y) in y.chunks_exact_mut(n * area).enumerate() {
+                let rows = Rows(y, self.panel * area);
+                par::split(panels, grain(work / panels), rows, &|first, y: Rows<&mut [E]>| {
+                    let from = first * self.panel;
+                    image(i, from..from + y.0.len() / area, y.0);
+                });
+            }
+        }
     }
 }
 

@@ -124,8 +124,8 @@ impl<E> Open for Cpu<E> {
 }
 
 impl<E> Default for Cpu<E> {
-    /// As [`new`](Self::new), but it can't fail: where `NN_ISA` asks for an instruction set that is missing, it takes
-    /// the fastest there is and says nothing. Where that is to be an error, take `new`.
+    /// As [`new`](Self::new), but it can't fail: where `NN_ISA` asks for an instruction set that is missing, or
+    /// `NN_ROUTE` for a route that does not exist, it takes the fastest there is and says nothing. Where that is to be an error, take `new`.
     fn default() -> Self {
         Self::new().unwrap_or(Self { kernels: Kernels::new(Available::best()) })
     }

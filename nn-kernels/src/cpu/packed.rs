@@ -33,14 +33,17 @@ const LINE: usize = 64;
 /// Elements of x that are passed over again and again.
 const CACHED: usize = 32 * 1024;
 
-/// How a kernel reads packed weights.
+/// How a kernel reads packed weights. What most have in common is that of numbers of two bytes each.
 trait Packed {
     /// Inputs that are summed before the sum is added to that of all.
-    const RUN: usize;
+    const RUN: usize = gemm::KC;
     /// Whether every run is of so many, so that the loop over it can be unrolled.
-    const WHOLE: bool;
+    const WHOLE: bool = false;
     /// Where a tile's weights for input `term` lie, in bytes from where those of its run do.
-    fn term(term: usize) -> usize;
+    #[inline(always)]
+    fn term(term: usize) -> usize {
+        2 * TILE * term
+    }
     /// Those of `LANES` outputs from `column` of the tile on, before they are scaled.
     ///
     /// # Safety
@@ -50,61 +53,33 @@ trait Packed {
     ///
     /// # Safety
     /// The instruction set is there, and a tile's run lies at `run`.
+    #[inline(always)]
     unsafe fn add<S: Simd, E: Real>(
-        run: *const u8,
-        column: usize,
+        _run: *const u8,
+        _column: usize,
         sum: E::Vector<S>,
         all: E::Vector<S>,
-    ) -> E::Vector<S>;
+    ) -> E::Vector<S> {
+        // SAFETY: the caller's.
+        unsafe { all.add(sum) }
+    }
 }
 
 struct Bf16;
 impl Packed for Bf16 {
-    const RUN: usize = gemm::KC;
-    const WHOLE: bool = false;
-    #[inline(always)]
-    fn term(term: usize) -> usize {
-        2 * TILE * term
-    }
     #[inline(always)]
     unsafe fn weights<S: Simd, E: Real>(at: *const u8, column: usize) -> E::Vector<S> {
         // SAFETY: the caller's. There are 16 words, each with the weights of two outputs that are 16 apart.
         unsafe { E::Vector::<S>::bf16(at.add(column % (TILE / 2) * 4), column >= TILE / 2) }
     }
-    #[inline(always)]
-    unsafe fn add<S: Simd, E: Real>(
-        _: *const u8,
-        _: usize,
-        sum: E::Vector<S>,
-        all: E::Vector<S>,
-    ) -> E::Vector<S> {
-        // SAFETY: the caller's.
-        unsafe { all.add(sum) }
-    }
 }
 
 struct F16;
 impl Packed for F16 {
-    const RUN: usize = gemm::KC;
-    const WHOLE: bool = false;
-    #[inline(always)]
-    fn term(term: usize) -> usize {
-        2 * TILE * term
-    }
     #[inline(always)]
     unsafe fn weights<S: Simd, E: Real>(at: *const u8, column: usize) -> E::Vector<S> {
         // SAFETY: the caller's. There are 32 of two bytes each.
         unsafe { E::Vector::<S>::f16(at.add(2 * column)) }
-    }
-    #[inline(always)]
-    unsafe fn add<S: Simd, E: Real>(
-        _: *const u8,
-        _: usize,
-        sum: E::Vector<S>,
-        all: E::Vector<S>,
-    ) -> E::Vector<S> {
-        // SAFETY: the caller's.
-        unsafe { all.add(sum) }
     }
 }
 

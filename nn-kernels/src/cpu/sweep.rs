@@ -332,25 +332,9 @@ fn sweep<E: Real>(
             place(isa, plan, &band, (sums, width), channels.len(), y, area);
         }
     };
-    // There are as many tasks as images if that keeps all threads busy; else the channels of each are shared out.
-    if pieces >= 2 * par::threads() {
-        let grain = (super::gemm::WORK / work.max(1)).max(1);
-        par::split(pieces, grain, Rows(y, n * area), &|first, y: Rows<&mut [E]>| {
-            for (piece, y) in (first..).zip(y.0.chunks_exact_mut(n * area)) {
-                image(piece % s.groups, 0..n, &x[piece * from..][..from], y);
-            }
-        });
-    } else {
-        let panels = n.div_ceil(columns.panel);
-        let grain = (super::gemm::WORK / (work / panels).max(1)).max(1);
-        for (piece, y) in y.chunks_exact_mut(n * area).enumerate() {
-            let x = &x[piece * from..][..from];
-            par::split(panels, grain, Rows(y, columns.panel * area), &|first, y: Rows<&mut [E]>| {
-                let from = first * columns.panel;
-                image(piece % s.groups, from..from + y.0.len() / area, x, y.0);
-            });
-        }
-    }
+    columns.each_image(pieces, [n, area], work, y, &|piece, some, y| {
+        image(piece % s.groups, some, &x[piece * from..][..from], y);
+    });
 }
 
 /// Puts a band's sums, a row for each output, where they belong.

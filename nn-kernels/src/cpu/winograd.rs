@@ -9,7 +9,6 @@ use std::ops::Range;
 use super::Real;
 use super::direct::{Columns, Gathered, Padding, turn};
 use super::isa::Available;
-use super::par::{self, Rows};
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::vector::Vector;
@@ -337,22 +336,7 @@ fn run_pass<E: Real>(
         }
     };
     let work = rows * cols * ELEMENTS * channels * wide;
-    if pieces >= 2 * par::threads() {
-        let grain = (super::gemm::WORK / work.max(1)).max(1);
-        par::split(pieces, grain, Rows(y, n * area), &|first, y: Rows<&mut [E]>| {
-            for (piece, y) in (first..).zip(y.0.chunks_exact_mut(n * area)) {
-                image(piece % p.groups, 0..n, &x[piece * from..][..from], y);
-            }
-        });
-    } else {
-        let panels = n.div_ceil(columns.panel);
-        let grain = (super::gemm::WORK / (work / panels).max(1)).max(1);
-        for (piece, y) in y.chunks_exact_mut(n * area).enumerate() {
-            let x = &x[piece * from..][..from];
-            par::split(panels, grain, Rows(y, columns.panel * area), &|first, y: Rows<&mut [E]>| {
-                let from = first * columns.panel;
-                image(piece % p.groups, from..from + y.0.len() / area, x, y.0);
-            });
-        }
-    }
+    columns.each_image(pieces, [n, area], work, y, &|piece, some, y| {
+        image(piece % p.groups, some, &x[piece * from..][..from], y);
+    });
 }

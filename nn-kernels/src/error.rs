@@ -8,6 +8,16 @@ pub enum DeviceError {
         /// How much was asked for.
         bytes: usize,
     },
+    /// An index past the end of a table, found out by [`Memory::finish`](crate::Memory::finish).
+    #[error("the index {id} is past the end of a table of {rows} rows")]
+    IdOutOfRange {
+        /// The place of the layer in the model.
+        place: u32,
+        /// The index.
+        id: u32,
+        /// How many rows the table has.
+        rows: usize,
+    },
     /// `NN_ISA` names an instruction set that does not exist or that this machine lacks.
     #[error("NN_ISA={asked}: this machine offers {offered}")]
     UnknownIsa {

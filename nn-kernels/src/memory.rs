@@ -39,6 +39,22 @@ pub trait Memory: Clone + Send + Sync + 'static {
     /// Copies to the host. Panics if the lengths differ.
     fn download<T: Pod>(&self, from: Self::View<'_, T>, to: &mut [T]);
 
+    /// Whether the device's memory is the host's, so that nothing need be copied.
+    const HOST: bool;
+    /// The host's values as the device's: as they are, or copied to `room`, which may be empty if [`HOST`](Self::HOST).
+    fn bring<'a, T: Pod>(&self, from: &'a [T], room: Self::ViewMut<'a, T>) -> Self::View<'a, T>;
+    /// The device's values as the host's: as they are, or copied to `room`, which may be empty if [`HOST`](Self::HOST).
+    fn fetch<'a, T: Pod>(&self, from: Self::View<'a, T>, room: &'a mut [T]) -> &'a [T];
+    /// Does `work`, whose operations a device that is driven from afar may gather, and submit as one.
+    fn together<R>(&self, work: impl FnOnce() -> R) -> R {
+        work()
+    }
+    /// Waits until all that was asked of the device is done.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since it was last asked, if the operations themselves could not tell.
+    fn finish(&self) -> Result<(), DeviceError>;
+
     /// A view of nothing.
     fn empty<'a, T: Pod>() -> Self::View<'a, T>;
     /// An exclusive view of nothing.

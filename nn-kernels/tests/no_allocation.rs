@@ -32,6 +32,7 @@ struct Step<D: Memory> {
     buffers: [D::Buffer<D::Elem>; 6],
     argmax: D::Buffer<u32>,
     ids: D::Buffer<u32>,
+    value: D::Buffer<f64>,
 }
 
 const N: usize = 64 * 64 * 64;
@@ -40,7 +41,8 @@ impl<D: Device> Step<D> {
     fn new(device: D) -> Self {
         let buffers = std::array::from_fn(|_| device.alloc(N).unwrap());
         let (argmax, ids) = (device.alloc(N).unwrap(), device.alloc(64).unwrap());
-        Self { device, buffers, argmax, ids }
+        let value = device.alloc(1).unwrap();
+        Self { device, buffers, argmax, ids, value }
     }
 
     fn run(&mut self) {
@@ -139,7 +141,7 @@ impl<D: Device> Step<D> {
             let lse = of!(b, s.lse());
             d.attention_vjp(&s, x, of!(b, kv), of!(a, kv), None, y, lse, y, to, out!(g, s.vjp_scratch()));
         }
-        d.gather(64, a, D::view(&self.ids), out!(c, 64 * 64));
+        d.gather(0, 64, a, D::view(&self.ids), out!(c, 64 * 64));
         d.scatter_add(64, D::view(&self.ids), of!(a, 64 * 64), D::reborrow(&mut c));
         d.dropout(Stream::default(), 0.5, a, D::reborrow(&mut c));
         d.hash_dropout(Stream::default(), 0.5, a, D::reborrow(&mut c));
@@ -168,8 +170,11 @@ impl<D: Device> Step<D> {
         d.lstm_vjp(64, of!(a, 4 * n), of!(a, n), of!(b, n), of!(b, n), out!(e, n), out!(c, 4 * n));
         d.gru(64, out!(c, 3 * n), of!(a, 3 * n), of!(a, n), out!(e, n));
         d.gru_vjp(64, of!(a, 3 * n), of!(b, 3 * n), of!(b, n), out!(e, n), out!(c, 3 * n), out!(f, 3 * n));
-        d.mse(Reduction::Mean, a, b, Some(D::reborrow(&mut c)));
-        d.sum_of_squares(a);
+        d.mse(Reduction::Mean, a, b, Some(D::reborrow(&mut c)), D::view_mut(&mut self.value));
+        let s = CrossEntropySpec::new(64);
+        let (ids, to) = (D::view(&self.ids), Some(out!(c, 64 * 64)));
+        d.cross_entropy(&s, of!(a, 64 * 64), ids, to, D::view_mut(&mut self.value));
+        d.sum_of_squares(a, D::view_mut(&mut self.value));
         let s = AdamSpec {
             lr: 0.1,
             beta1: 0.9,
@@ -177,10 +182,11 @@ impl<D: Device> Step<D> {
             eps: 1e-8,
             weight_decay: 0.0,
             decoupled: true,
-            grad_scale: 1.0,
+            clip: Some(1.0),
             step: 1,
         };
-        d.adam(&s, D::reborrow(&mut c), a, D::reborrow(&mut e), D::reborrow(&mut f));
+        let squares = D::view(&self.value);
+        d.adam(&s, squares, D::reborrow(&mut c), a, D::reborrow(&mut e), D::reborrow(&mut f));
     }
 }
 

@@ -149,7 +149,7 @@ fn layouts_refuse_sizes_that_wrap() {
 #[test]
 fn tables_refuse_sizes_that_wrap() {
     refused(|d| {
-        d.gather(HALF, &[], &[0, 0], &mut []);
+        d.gather(0, HALF, &[], &[0, 0], &mut []);
     });
     refused(|d| d.scatter_add(HALF, &[0, 0], &[], &mut []));
 }

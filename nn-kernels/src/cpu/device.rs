@@ -149,7 +149,7 @@ families! {
         fn rope(s: &RopeSpec, inverse: bool, x: In<'_, E>, y: Out<'_, E>);
     }
     Table {
-        fn gather(cols: usize, table: In<'_, E>, ids: &[u32], y: Out<'_, E>) -> Option<u32>;
+        fn gather(place: u32, cols: usize, table: In<'_, E>, ids: &[u32], y: Out<'_, E>) -> Option<u32>;
         fn scatter_add(cols: usize, ids: &[u32], dy: In<'_, E>, dtable: Out<'_, E>);
     }
     Random {
@@ -178,16 +178,17 @@ families! {
         );
     }
     Loss {
-        fn mse(reduction: Reduction, x: In<'_, E>, target: In<'_, E>, dx: Option<Out<'_, E>>) -> f64;
+        fn mse(
+            reduction: Reduction, x: In<'_, E>, target: In<'_, E>, dx: Option<Out<'_, E>>, value: &mut [f64]
+        );
         fn cross_entropy(
-            reduction: Reduction, classes: usize, smoothing: f64, ignore: Option<u32>, x: In<'_, E>,
-            target: &[u32], dx: Option<Out<'_, E>>
-        ) -> Result<f64, u32>;
+            s: &CrossEntropySpec, x: In<'_, E>, target: &[u32], dx: Option<Out<'_, E>>, value: &mut [f64]
+        );
     }
     Optim {
-        fn sgd(s: &SgdSpec, p: Out<'_, E>, g: In<'_, E>, velocity: Out<'_, E>);
-        fn adam(s: &AdamSpec, p: Out<'_, E>, g: In<'_, E>, m: Out<'_, E>, v: Out<'_, E>);
-        fn sum_of_squares(x: In<'_, E>) -> f64;
+        fn sgd(s: &SgdSpec, squares: &[f64], p: Out<'_, E>, g: In<'_, E>, velocity: Out<'_, E>);
+        fn adam(s: &AdamSpec, squares: &[f64], p: Out<'_, E>, g: In<'_, E>, m: Out<'_, E>, v: Out<'_, E>);
+        fn sum_of_squares(x: In<'_, E>, sum: &mut [f64]);
         fn lerp(tau: f64, x: In<'_, E>, target: Out<'_, E>);
     }
 }

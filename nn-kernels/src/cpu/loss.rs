@@ -1,8 +1,9 @@
 use super::norm::rows_of;
 use super::par::{self, GRAIN, Rows, rows_per_task};
 use super::simd::{Simd, kernels};
+use super::size::size;
 use super::{Real, kernels::Kernels, math, reduce, softmax};
-use crate::ops::Reduction;
+use crate::ops::{CrossEntropySpec, Reduction};
 
 kernels! {
     fn difference<E>(scale: f64, x: &[E], target: &[E], dx: &mut [E]);
@@ -22,12 +23,10 @@ fn difference<S: Simd, E: Real>(scale: f64, x: &[E], target: &[E], dx: &mut [E])
     }
 }
 
-/// What a row of cross-entropy needs to know of the call.
+/// What a sample's cross-entropy needs to know of the call.
 #[derive(Clone, Copy)]
 struct CrossEntropy {
-    classes: usize,
-    smoothing: f64,
-    ignore: Option<u32>,
+    spec: CrossEntropySpec,
     /// Multiplies the gradient: 1 or one over the number of rows that count.
     scale: f64,
 }
@@ -36,18 +35,27 @@ struct CrossEntropy {
 #[inline(always)]
 fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx: Option<&mut [E]>) -> f64 {
     let (mut total, mut room) = (0.0, [E::ZERO; softmax::PART]);
-    let mut dx = dx.map(|dx| dx.chunks_exact_mut(c.classes));
-    for (x, &target) in x.chunks_exact(c.classes).zip(target) {
+    let CrossEntropySpec { classes, smoothing, ignore, rows, counted, .. } = c.spec;
+    let mut dx = dx.map(|dx| dx.chunks_exact_mut(classes));
+    let mut targets = target.iter();
+    for (row, x) in x.chunks_exact(classes).enumerate() {
         let dx = dx.as_mut().and_then(Iterator::next);
-        if Some(target) == c.ignore {
+        let target = if row % rows < counted { targets.next().copied() } else { None };
+        let Some(target) = target.filter(|target| Some(*target) != ignore) else {
             if let Some(dx) = dx {
                 dx.fill(E::ZERO);
             }
             continue;
-        }
-        let hit = x[target as usize];
+        };
+        let Some(&hit) = x.get(target as usize) else {
+            total = f64::NAN;
+            if let Some(dx) = dx {
+                dx.fill(E::from_f64(f64::NAN));
+            }
+            continue;
+        };
         let max = reduce::max(x);
-        let share = c.smoothing / c.classes as f64;
+        let share = smoothing / classes as f64;
         let sum = match dx {
             None => softmax::sum_of_powers::<S, E>(max, x, &mut room),
             Some(dx) => {
@@ -57,12 +65,12 @@ fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx:
                     *dx = *dx * scale - shift;
                 }
                 let p = math::exp::<S, E>(hit - max).to_f64() / sum;
-                dx[target as usize] = E::from_f64(c.scale * (p - share - (1.0 - c.smoothing)));
+                dx[target as usize] = E::from_f64(c.scale * (p - share - (1.0 - smoothing)));
                 sum
             }
         };
         let log = max.to_f64() + sum.ln();
-        total += (1.0 - c.smoothing) * (log - hit.to_f64());
+        total += (1.0 - smoothing) * (log - hit.to_f64());
         if share != 0.0 {
             total += share * reduce::sum(x, |v| log - v);
         }
@@ -71,7 +79,14 @@ fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx:
 }
 
 impl<E: Real> Kernels<E> {
-    pub(crate) fn mse(&self, reduction: Reduction, x: &[E], target: &[E], dx: Option<&mut [E]>) -> f64 {
+    pub(crate) fn mse(
+        &self,
+        reduction: Reduction,
+        x: &[E],
+        target: &[E],
+        dx: Option<&mut [E]>,
+        value: &mut [f64],
+    ) {
         assert_eq!(x.len(), target.len(), "mse: x and target differ in length");
         let isa = self.isa;
         let share = match reduction {
@@ -84,40 +99,44 @@ impl<E: Real> Kernels<E> {
                 run::difference(isa, 2.0 * share, x, target, dx)
             });
         }
-        share * par::sum(x.len(), GRAIN, (x, target), &|(x, target)| run::squared(isa, x, target))
+        value[0] = share * par::sum(x.len(), GRAIN, (x, target), &|(x, target)| run::squared(isa, x, target));
     }
 
     pub(crate) fn cross_entropy(
         &self,
-        reduction: Reduction,
-        classes: usize,
-        smoothing: f64,
-        ignore: Option<u32>,
+        s: &CrossEntropySpec,
         x: &[E],
         target: &[u32],
         dx: Option<&mut [E]>,
-    ) -> Result<f64, u32> {
-        let rows = rows_of("cross_entropy", classes, x);
-        assert_eq!(target.len(), rows, "cross_entropy: not one target a row");
+        value: &mut [f64],
+    ) {
+        assert!(
+            0 < s.counted && s.counted <= s.rows,
+            "cross_entropy: {} of {} rows count",
+            s.counted,
+            s.rows
+        );
+        let sample = size("cross_entropy", &[s.rows, s.classes]);
+        let samples = rows_of("cross_entropy", sample, x);
+        assert_eq!(
+            target.len(),
+            size("cross_entropy", &[samples, s.counted]),
+            "cross_entropy: not one target for each row that counts"
+        );
         if let Some(dx) = &dx {
             assert_eq!(dx.len(), x.len(), "cross_entropy: dx and x differ in length");
         }
-        let counted = |target: &&u32| Some(**target) != ignore;
-        if let Some(&bad) = target.iter().filter(counted).find(|&&target| target as usize >= classes) {
-            return Err(bad);
-        }
-        let scale = match reduction {
-            Reduction::Mean => 1.0 / target.iter().filter(counted).count() as f64,
+        let scale = match s.reduction {
+            Reduction::Mean => 1.0 / target.iter().filter(|target| Some(**target) != s.ignore).count() as f64,
             Reduction::Sum => 1.0,
         };
-        let c = CrossEntropy { classes, smoothing, ignore, scale };
-        let isa = self.isa;
-        let views = (Rows(x, classes), target, dx.map(|dx| Rows(dx, classes)));
-        let sum = par::sum(rows, rows_per_task(classes), views, &|(x, target, dx)| {
+        let (isa, c) = (self.isa, CrossEntropy { spec: *s, scale });
+        let views = (Rows(x, sample), Rows(target, s.counted), dx.map(|dx| Rows(dx, sample)));
+        let sum = par::sum(samples, rows_per_task(sample), views, &|(x, target, dx)| {
             let dx = dx.map(|dx| dx.0);
-            run::cross_entropy(isa, c, x.0, target, dx)
+            run::cross_entropy(isa, c, x.0, target.0, dx)
         });
-        Ok(scale * sum)
+        value[0] = scale * sum;
     }
 }
 
@@ -126,6 +145,30 @@ mod tests {
     use super::*;
     use crate::cpu::testing::{assert_close, devices, gradient, on_threads, random, reals};
 
+    fn mse<E: Real>(
+        device: Kernels<E>,
+        reduction: Reduction,
+        x: &[E],
+        target: &[E],
+        dx: Option<&mut [E]>,
+    ) -> f64 {
+        let mut value = [f64::NAN];
+        device.mse(reduction, x, target, dx, &mut value);
+        value[0]
+    }
+
+    fn entropy<E: Real>(
+        device: Kernels<E>,
+        s: &CrossEntropySpec,
+        x: &[E],
+        target: &[u32],
+        dx: Option<&mut [E]>,
+    ) -> f64 {
+        let mut value = [f64::NAN];
+        device.cross_entropy(s, x, target, dx, &mut value);
+        value[0]
+    }
+
     #[test]
     fn mse_and_its_gradient() {
         for device in devices::<f64>() {
@@ -133,9 +176,9 @@ mod tests {
             let sum: f64 = x.iter().zip(&t).map(|(x, t)| (x - t) * (x - t)).sum();
             for (reduction, scale) in [(Reduction::Mean, 1.0 / 37.0), (Reduction::Sum, 1.0)] {
                 let mut dx = vec![0.0; 37];
-                let loss = device.mse(reduction, &x, &t, Some(&mut dx));
+                let loss = mse(device, reduction, &x, &t, Some(&mut dx));
                 assert!((loss - scale * sum).abs() < 1e-13);
-                assert_close(&dx, &gradient(&x, |x| device.mse(reduction, x, &t, None)), 1e-8, "dx");
+                assert_close(&dx, &gradient(&x, |x| mse(device, reduction, x, &t, None)), 1e-8, "dx");
             }
         }
     }
@@ -169,17 +212,13 @@ mod tests {
                 [(0.0, Reduction::Mean), (0.1, Reduction::Sum), (0.3, Reduction::Mean)]
             {
                 let mut dx = vec![E::ZERO; x.len()];
-                let loss = device
-                    .cross_entropy(
-                        reduction,
-                        classes,
-                        smoothing,
-                        Some(77),
-                        &reals(&x),
-                        &target,
-                        Some(&mut dx),
-                    )
-                    .unwrap();
+                let s = CrossEntropySpec {
+                    reduction,
+                    smoothing,
+                    ignore: Some(77),
+                    ..CrossEntropySpec::new(classes)
+                };
+                let loss = entropy(device, &s, &reals(&x), &target, Some(&mut dx));
                 let expected = |x: &[f64]| {
                     let (sum, count) = reference(classes, smoothing, Some(77), x, &target);
                     if reduction == Reduction::Mean { sum / count } else { sum }
@@ -202,20 +241,37 @@ mod tests {
     #[test]
     fn logits_far_out_do_not_overflow() {
         for device in devices::<f32>() {
-            let loss = device.cross_entropy(Reduction::Mean, 3, 0.0, None, &[1e4, -1e4, 0.0], &[0], None);
-            assert_eq!(loss, Ok(0.0));
-            let loss = device.cross_entropy(Reduction::Mean, 3, 0.0, None, &[1e4, -1e4, 0.0], &[1], None);
-            assert_eq!(loss, Ok(2e4));
+            let loss =
+                |target| entropy(device, &CrossEntropySpec::new(3), &[1e4, -1e4, 0.0], &[target], None);
+            assert_eq!([loss(0), loss(1)], [0.0, 2e4]);
         }
     }
 
     #[test]
-    fn the_first_target_out_of_range_is_the_error_and_nothing_is_written() {
-        let mut dx = [9.0; 6];
-        let device = devices::<f32>()[0];
-        let loss =
-            device.cross_entropy(Reduction::Sum, 2, 0.0, Some(5), &[0.0; 6], &[5, 2, 3], Some(&mut dx));
-        assert_eq!((loss, dx), (Err(2), [9.0; 6]));
+    fn a_target_out_of_range_makes_its_row_nan_and_no_other() {
+        for device in devices::<f32>() {
+            let mut dx = [9.0; 6];
+            let s =
+                CrossEntropySpec { reduction: Reduction::Sum, ignore: Some(5), ..CrossEntropySpec::new(2) };
+            assert!(entropy(device, &s, &[0.0; 6], &[5, 2, 1], Some(&mut dx)).is_nan());
+            assert_eq!((&dx[..2], &dx[4..]), (&[0.0; 2][..], &[0.5, -0.5][..]));
+            assert!(dx[2].is_nan() && dx[3].is_nan());
+        }
+    }
+
+    #[test]
+    fn rows_without_a_target_count_as_ignored_ones_do() {
+        for device in devices::<f64>() {
+            let (x, target) = (random(1, 3 * 4 * 5), [4, 0, 1, 1, 3, 2]);
+            let s = CrossEntropySpec { rows: 4, counted: 2, ..CrossEntropySpec::new(5) };
+            let mut dx = vec![f64::NAN; x.len()];
+            let value = entropy(device, &s, &x, &target, Some(&mut dx));
+            let all: Vec<u32> = target.chunks(2).flat_map(|t| [t[0], t[1], 9, 9]).collect();
+            let s = CrossEntropySpec { ignore: Some(9), ..CrossEntropySpec::new(5) };
+            let mut expected = vec![f64::NAN; x.len()];
+            assert!((entropy(device, &s, &x, &all, Some(&mut expected)) - value).abs() < 1e-15);
+            assert_eq!(dx, expected);
+        }
     }
 
     #[test]
@@ -226,10 +282,9 @@ mod tests {
             on_threads(threads, || {
                 let device = devices::<f32>().pop().unwrap();
                 let mut dx = x.clone();
-                let loss = device
-                    .cross_entropy(Reduction::Mean, 100, 0.1, None, &x, &target, Some(&mut dx))
-                    .unwrap();
-                let mse = device.mse(Reduction::Sum, &x, &dx, None);
+                let s = CrossEntropySpec { smoothing: 0.1, ..CrossEntropySpec::new(100) };
+                let loss = entropy(device, &s, &x, &target, Some(&mut dx));
+                let mse = mse(device, Reduction::Sum, &x, &dx, None);
                 (loss.to_bits(), mse.to_bits(), dx)
             })
         };

@@ -87,6 +87,20 @@ impl<E: Real> Memory for Cpu<E> {
         to.copy_from_slice(from);
     }
 
+    const HOST: bool = true;
+    #[inline(always)]
+    fn bring<'a, T: Pod>(&self, from: &'a [T], _: Self::ViewMut<'a, T>) -> Self::View<'a, T> {
+        from
+    }
+    #[inline(always)]
+    fn fetch<'a, T: Pod>(&self, from: Self::View<'a, T>, _: &'a mut [T]) -> &'a [T] {
+        from
+    }
+    #[inline(always)]
+    fn finish(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     #[inline(always)]
     fn empty<'a, T: Pod>() -> Self::View<'a, T> {
         &[]

@@ -1,27 +1,27 @@
 use super::par::{self, GRAIN};
 use super::simd::{Simd, kernels};
 use super::{Real, kernels::Kernels, reduce};
-use crate::ops::{AdamSpec, SgdSpec};
+use crate::ops::{AdamSpec, SgdSpec, grad_scale};
 
 kernels! {
-    fn sgd<E>(s: SgdSpec, p: &mut [E], g: &[E]);
-    fn sgd_momentum<E>(s: SgdSpec, p: &mut [E], g: &[E], velocity: &mut [E]);
-    fn adam<E>(s: AdamSpec, p: &mut [E], g: &[E], m: &mut [E], v: &mut [E]);
+    fn sgd<E>(s: SgdSpec, scale: f64, p: &mut [E], g: &[E]);
+    fn sgd_momentum<E>(s: SgdSpec, scale: f64, p: &mut [E], g: &[E], velocity: &mut [E]);
+    fn adam<E>(s: AdamSpec, scale: f64, p: &mut [E], g: &[E], m: &mut [E], v: &mut [E]);
     fn squares<E>(x: &[E]) -> f64;
     fn lerp<E>(tau: f64, x: &[E], target: &mut [E]);
 }
 
 #[inline(always)]
-fn sgd<S: Simd, E: Real>(s: SgdSpec, p: &mut [E], g: &[E]) {
-    let [lr, decay, scale] = [s.lr, s.weight_decay, s.grad_scale].map(E::from_f64);
+fn sgd<S: Simd, E: Real>(s: SgdSpec, scale: f64, p: &mut [E], g: &[E]) {
+    let [lr, decay, scale] = [s.lr, s.weight_decay, scale].map(E::from_f64);
     for (p, &g) in p.iter_mut().zip(g) {
         *p = *p - lr * (g * scale + decay * *p);
     }
 }
 
 #[inline(always)]
-fn sgd_momentum<S: Simd, E: Real>(s: SgdSpec, p: &mut [E], g: &[E], velocity: &mut [E]) {
-    let [lr, decay, scale] = [s.lr, s.weight_decay, s.grad_scale].map(E::from_f64);
+fn sgd_momentum<S: Simd, E: Real>(s: SgdSpec, scale: f64, p: &mut [E], g: &[E], velocity: &mut [E]) {
+    let [lr, decay, scale] = [s.lr, s.weight_decay, scale].map(E::from_f64);
     let momentum = E::from_f64(s.momentum);
     for ((p, &g), v) in p.iter_mut().zip(g).zip(velocity) {
         let g = g * scale + decay * *p;
@@ -31,14 +31,14 @@ fn sgd_momentum<S: Simd, E: Real>(s: SgdSpec, p: &mut [E], g: &[E], velocity: &m
 }
 
 #[inline(always)]
-fn adam<S: Simd, E: Real>(s: AdamSpec, p: &mut [E], g: &[E], m: &mut [E], v: &mut [E]) {
+fn adam<S: Simd, E: Real>(s: AdamSpec, scale: f64, p: &mut [E], g: &[E], m: &mut [E], v: &mut [E]) {
     let correction = |beta: f64| 1.0 - beta.powf(s.step as f64);
     let step = E::from_f64(s.lr / correction(s.beta1));
     let root = E::from_f64(1.0 / correction(s.beta2).sqrt());
     let shrink = E::from_f64(if s.decoupled { 1.0 - s.lr * s.weight_decay } else { 1.0 });
     let pull = E::from_f64(if s.decoupled { 0.0 } else { s.weight_decay });
     let [b1, b2, new1, new2] = [s.beta1, s.beta2, 1.0 - s.beta1, 1.0 - s.beta2].map(E::from_f64);
-    let [eps, scale] = [s.eps, s.grad_scale].map(E::from_f64);
+    let [eps, scale] = [s.eps, scale].map(E::from_f64);
     for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
         let g = g * scale + pull * *p;
         *m = b1 * *m + new1 * g;
@@ -61,29 +61,31 @@ fn squares<S: Simd, E: Real>(x: &[E]) -> f64 {
 }
 
 impl<E: Real> Kernels<E> {
-    pub(crate) fn sgd(&self, s: &SgdSpec, p: &mut [E], g: &[E], velocity: &mut [E]) {
+    pub(crate) fn sgd(&self, s: &SgdSpec, squares: &[f64], p: &mut [E], g: &[E], velocity: &mut [E]) {
         assert_eq!(g.len(), p.len(), "sgd: g and p differ in length");
-        let (isa, s) = (self.isa, *s);
+        let (isa, s, scale) = (self.isa, *s, grad_scale(s.clip, squares));
         if s.momentum == 0.0 {
-            par::split(p.len(), GRAIN, (p, g), &|_, (p, g)| run::sgd(isa, s, p, g));
+            par::split(p.len(), GRAIN, (p, g), &|_, (p, g)| run::sgd(isa, s, scale, p, g));
         } else {
             assert_eq!(velocity.len(), p.len(), "sgd: velocity and p differ in length");
-            par::split(p.len(), GRAIN, (p, g, velocity), &|_, (p, g, v)| run::sgd_momentum(isa, s, p, g, v));
+            par::split(p.len(), GRAIN, (p, g, velocity), &|_, (p, g, v)| {
+                run::sgd_momentum(isa, s, scale, p, g, v);
+            });
         }
     }
 
-    pub(crate) fn adam(&self, s: &AdamSpec, p: &mut [E], g: &[E], m: &mut [E], v: &mut [E]) {
+    pub(crate) fn adam(&self, s: &AdamSpec, squares: &[f64], p: &mut [E], g: &[E], m: &mut [E], v: &mut [E]) {
         assert_eq!(g.len(), p.len(), "adam: g and p differ in length");
         assert_eq!(m.len(), p.len(), "adam: m and p differ in length");
         assert_eq!(v.len(), p.len(), "adam: v and p differ in length");
         assert!(s.step > 0, "adam: steps are counted from 1");
-        let (isa, s) = (self.isa, *s);
-        par::split(p.len(), GRAIN, (p, g, m, v), &|_, (p, g, m, v)| run::adam(isa, s, p, g, m, v));
+        let (isa, s, scale) = (self.isa, *s, grad_scale(s.clip, squares));
+        par::split(p.len(), GRAIN, (p, g, m, v), &|_, (p, g, m, v)| run::adam(isa, s, scale, p, g, m, v));
     }
 
-    pub(crate) fn sum_of_squares(&self, x: &[E]) -> f64 {
+    pub(crate) fn sum_of_squares(&self, x: &[E], sum: &mut [f64]) {
         let isa = self.isa;
-        par::sum(x.len(), GRAIN, x, &|x| run::squares(isa, x))
+        sum[0] = par::sum(x.len(), GRAIN, x, &|x| run::squares(isa, x));
     }
 
     pub(crate) fn lerp(&self, tau: f64, x: &[E], target: &mut [E]) {
@@ -97,6 +99,12 @@ impl<E: Real> Kernels<E> {
 mod tests {
     use super::*;
     use crate::cpu::testing::{assert_close, devices, on_threads, random, reals};
+
+    /// The sum of squares of gradients whose norm is so much.
+    fn squares(norm: f64) -> [f64; 1] {
+        // Clipping adds a millionth to the norm.
+        [(norm - 1e-6) * (norm - 1e-6)]
+    }
 
     #[test]
     fn sgd_follows_pytorch_with_momentum_and_without() {
@@ -112,11 +120,11 @@ mod tests {
                     momentum,
                     nesterov,
                     weight_decay: 0.01,
-                    grad_scale: 0.5,
+                    clip: Some(2.0),
                     first: step == 0,
                 };
                 let velocity_given = if momentum == 0.0 { &mut [][..] } else { &mut v[..] };
-                device.sgd(&s, &mut p, &g, velocity_given);
+                device.sgd(&s, &squares(4.0), &mut p, &g, velocity_given);
                 for i in 0..37 {
                     let d = 0.5 * g[i] + 0.01 * expected[i];
                     velocity[i] = if step == 0 { d } else { momentum * velocity[i] + d };
@@ -147,10 +155,10 @@ mod tests {
                     eps: 1e-8,
                     weight_decay: 0.1,
                     decoupled,
-                    grad_scale: 0.5,
+                    clip: Some(2.0),
                     step,
                 };
-                device.adam(&s, &mut p, &g, &mut m, &mut v);
+                device.adam(&s, &squares(4.0), &mut p, &g, &mut m, &mut v);
                 for i in 0..37 {
                     let mut d = 0.5 * g[i];
                     if decoupled {
@@ -185,7 +193,13 @@ mod tests {
         let x = random(1, 100_003);
         let expected: f64 = x.iter().map(|x| x * x).sum();
         let single: Vec<f32> = reals(&x);
-        let run = |threads| on_threads(threads, || devices::<f32>().pop().unwrap().sum_of_squares(&single));
+        let run = |threads| {
+            on_threads(threads, || {
+                let mut sum = [f64::NAN];
+                devices::<f32>().pop().unwrap().sum_of_squares(&single, &mut sum);
+                sum[0]
+            })
+        };
         assert_eq!(run(1).to_bits(), run(4).to_bits());
         assert!((run(1) / expected - 1.0).abs() < 1e-12);
     }
@@ -200,13 +214,13 @@ mod tests {
             eps: 1e-8,
             weight_decay: 0.1,
             decoupled: true,
-            grad_scale: 1.0,
+            clip: None,
             step: 5,
         };
         let run = |threads| {
             on_threads(threads, || {
                 let (mut p, mut m, mut v) = (g.clone(), g.clone(), vec![0.5; g.len()]);
-                devices::<f32>().pop().unwrap().adam(&s, &mut p, &g, &mut m, &mut v);
+                devices::<f32>().pop().unwrap().adam(&s, &[], &mut p, &g, &mut m, &mut v);
                 [p, m, v]
             })
         };

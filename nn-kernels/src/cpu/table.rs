@@ -28,7 +28,7 @@ fn check<E>(name: &str, cols: usize, table: &[E], ids: &[u32], y: &[E]) {
 }
 
 impl<E: Real> Kernels<E> {
-    pub(crate) fn gather(&self, cols: usize, table: &[E], ids: &[u32], y: &mut [E]) -> Option<u32> {
+    pub(crate) fn gather(&self, _: u32, cols: usize, table: &[E], ids: &[u32], y: &mut [E]) -> Option<u32> {
         check("gather", cols, table, ids, y);
         par::split(ids.len(), rows_per_task(cols), (ids, Rows(y, cols)), &|_, (ids, y)| {
             for (&id, y) in ids.iter().zip(y.0.chunks_exact_mut(cols)) {
@@ -63,9 +63,9 @@ mod tests {
         for device in devices::<f32>() {
             let table = [1., 2., 3., 4., 5., 6.];
             let mut y = vec![-1.0; 8];
-            assert_eq!(device.gather(2, &table, &[2, 0, 2, 1], &mut y), None);
+            assert_eq!(device.gather(0, 2, &table, &[2, 0, 2, 1], &mut y), None);
             assert_eq!(y, [5., 6., 1., 2., 5., 6., 3., 4.]);
-            assert_eq!(device.gather(2, &table, &[0, 3, u32::MAX, 1], &mut y), Some(3));
+            assert_eq!(device.gather(0, 2, &table, &[0, 3, u32::MAX, 1], &mut y), Some(3));
             assert_eq!(y, [1., 2., 0., 0., 0., 0., 3., 4.]);
         }
     }
@@ -89,7 +89,7 @@ mod tests {
                 let device = devices::<f32>().pop().unwrap();
                 let (mut dtable, mut y) = (vec![0.0; vocabulary * cols], dy.clone());
                 device.scatter_add(cols, &ids, &dy, &mut dtable);
-                device.gather(cols, &dtable, &ids, &mut y);
+                device.gather(0, cols, &dtable, &ids, &mut y);
                 (dtable, y)
             })
         };
@@ -99,6 +99,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "gather: not 2 values an id")]
     fn an_output_of_the_wrong_length_is_refused() {
-        devices::<f32>()[0].gather(2, &[0.0; 4], &[0, 1], &mut [0.0; 3]);
+        devices::<f32>()[0].gather(0, 2, &[0.0; 4], &[0, 1], &mut [0.0; 3]);
     }
 }

@@ -11,8 +11,8 @@ pub struct SgdSpec {
     pub nesterov: bool,
     /// Added to the gradient as `weight_decay·p`.
     pub weight_decay: f64,
-    /// Multiplies the gradient first: clipping.
-    pub grad_scale: f64,
+    /// The norm that the gradients are scaled down to first, where theirs is larger.
+    pub clip: Option<f64>,
     /// The first step sets the velocity to the gradient.
     pub first: bool,
 }
@@ -32,27 +32,42 @@ pub struct AdamSpec {
     pub weight_decay: f64,
     /// Decay the parameter itself (AdamW) and not the gradient (Adam with L2).
     pub decoupled: bool,
-    /// Multiplies the gradient first: clipping.
-    pub grad_scale: f64,
+    /// The norm that the gradients are scaled down to first, where theirs is larger.
+    pub clip: Option<f64>,
     /// The number of this step, from 1.
     pub step: u64,
 }
 
-/// One pass over a flat run of parameters.
+/// What gradients are multiplied by where their norm is to be `clip` at most: PyTorch's `clip_grad_norm_`. `squares`, which
+/// is read if `clip` is given, holds the sum of all their squares.
+pub(crate) fn grad_scale(clip: Option<f64>, squares: &[f64]) -> f64 {
+    clip.map_or(1.0, |limit| (limit / (squares[0].sqrt() + 1e-6)).min(1.0))
+}
+
+/// One pass over a flat run of parameters. `squares` is the sum of the squares of all gradients, as
+/// [`sum_of_squares`](Self::sum_of_squares) gives it; it may be empty unless gradients are clipped.
 pub trait Optim: Memory {
     /// p ← one step of SGD. `velocity` may be empty when momentum is 0.
-    fn sgd(&self, s: &SgdSpec, p: ViewMut<'_, Self>, g: View<'_, Self>, velocity: ViewMut<'_, Self>);
+    fn sgd(
+        &self,
+        s: &SgdSpec,
+        squares: Self::View<'_, f64>,
+        p: ViewMut<'_, Self>,
+        g: View<'_, Self>,
+        velocity: ViewMut<'_, Self>,
+    );
     /// p ← one step of Adam.
     fn adam(
         &self,
         s: &AdamSpec,
+        squares: Self::View<'_, f64>,
         p: ViewMut<'_, Self>,
         g: View<'_, Self>,
         m: ViewMut<'_, Self>,
         v: ViewMut<'_, Self>,
     );
     /// Σ x², summed in double precision, in an order that does not depend on threads.
-    fn sum_of_squares(&self, x: View<'_, Self>) -> f64;
+    fn sum_of_squares(&self, x: View<'_, Self>, sum: Self::ViewMut<'_, f64>);
     /// target ← target + tau·(x − target).
     fn lerp(&self, tau: f64, x: View<'_, Self>, target: ViewMut<'_, Self>);
 }

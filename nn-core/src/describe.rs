@@ -101,7 +101,12 @@ pub struct Route {
 /// assert!(!routes[2].route.is_empty() && routes[1].route.is_empty());
 /// ```
 pub fn routes<M: Declared + Module<Cpu<f32>, <M as Declared>::In>>() -> Vec<Route> {
-    let rows = Describe::of::<M, Cpu<f32>, M::In>().rows.into_iter();
+    routes_on::<M, Cpu<f32>>()
+}
+
+/// What each layer of a model got on the device `D`, as [`routes`] tells it of the processor.
+pub fn routes_on<M: Declared + Module<D, <M as Declared>::In>, D: Device>() -> Vec<Route> {
+    let rows = Describe::of::<M, D, M::In>().rows.into_iter();
     rows.map(|Row { path, layer, route, .. }| Route { path, layer, route }).collect()
 }
 

@@ -1,7 +1,7 @@
-use nn_kernels::Cpu;
-use nn_kernels::cpu::Real;
+use nn_kernels::{Cpu, Device, Pod};
 
 use crate::Dim;
+use crate::region::Region;
 use crate::signature::{Ids, S0, S1, S2, S3, S4, S5, S6, Signature};
 use crate::tensors::Tensors;
 
@@ -13,25 +13,83 @@ use crate::tensors::Tensors;
 )]
 pub trait Host: Signature {
     /// The slices, one for each tensor, batch first.
-    type Slices<'a, E: Real>: Copy;
+    type Slices<'a, E: Pod>: Copy;
 
-    /// Views of the slices.
-    fn tensors<E: Real>(slices: Self::Slices<'_, E>) -> Tensors<'_, Cpu<E>>;
-    /// Slices of the first tensors, and the tensors that are left.
-    fn slices<'a, E: Real>(tensors: Tensors<'a, Cpu<E>>) -> (Self::Slices<'a, E>, Tensors<'a, Cpu<E>>);
+    /// Shows how many values each slice has.
+    fn lens<E: Pod>(slices: Self::Slices<'_, E>, see: &mut impl FnMut(usize));
+    /// Those of the samples `from..to`, of `samples`.
+    fn part<E: Pod>(
+        slices: Self::Slices<'_, E>,
+        samples: usize,
+        from: usize,
+        to: usize,
+    ) -> Self::Slices<'_, E>;
+    /// The slices as tensors of the device, in `room` if they must be copied.
+    fn bring<'a, 's: 'a, D: Device>(
+        device: &D,
+        slices: Self::Slices<'s, D::Elem>,
+        room: &mut Region<'a, D>,
+    ) -> Tensors<'a, D>;
+    /// Slices of the first tensors, in `room` if they must be copied, and the tensors that are left.
+    fn fetch<'a, D: Device>(
+        device: &D,
+        tensors: Tensors<'a, D>,
+        room: &mut Region<'a, Cpu<f32>>,
+    ) -> (Self::Slices<'a, D::Elem>, Tensors<'a, D>);
+}
+
+#[inline(always)]
+fn part<T>(slice: &[T], samples: usize, from: usize, to: usize) -> &[T] {
+    let each = slice.len() / samples.max(1);
+    slice.get(from * each..to * each).unwrap_or(&[])
+}
+
+#[inline(always)]
+fn bring<'a, D: Device, T: Pod>(device: &D, slice: &'a [T], room: &mut Region<'a, D>) -> D::View<'a, T> {
+    device.bring(slice, if D::HOST { D::empty_mut() } else { room.take(slice.len()) })
+}
+
+#[inline(always)]
+fn fetch<'a, D: Device, T: Pod>(
+    device: &D,
+    view: D::View<'a, T>,
+    room: &mut Region<'a, Cpu<f32>>,
+) -> &'a [T] {
+    device.fetch(view, if D::HOST { &mut [] } else { room.take(D::len(view)) })
 }
 
 macro_rules! shapes {
     ($($name:ident [$($d:ident)*])*) => {$(
         impl<$($d: Dim),*> Host for $name<$($d),*> {
-            type Slices<'a, E: Real> = &'a [E];
+            type Slices<'a, E: Pod> = &'a [E];
             #[inline(always)]
-            fn tensors<E: Real>(slices: Self::Slices<'_, E>) -> Tensors<'_, Cpu<E>> {
-                Tensors::real(slices)
+            fn lens<E: Pod>(slice: &[E], see: &mut impl FnMut(usize)) {
+                see(slice.len());
             }
             #[inline(always)]
-            fn slices<'a, E: Real>(tensors: Tensors<'a, Cpu<E>>) -> (Self::Slices<'a, E>, Tensors<'a, Cpu<E>>) {
-                (tensors.get(0), tensors.after_first())
+            fn part<E: Pod>(
+                slice: Self::Slices<'_, E>,
+                samples: usize,
+                from: usize,
+                to: usize,
+            ) -> Self::Slices<'_, E> {
+                part(slice, samples, from, to)
+            }
+            #[inline(always)]
+            fn bring<'a, 's: 'a, M: Device>(
+                device: &M,
+                slice: &'s [M::Elem],
+                room: &mut Region<'a, M>,
+            ) -> Tensors<'a, M> {
+                Tensors::real(bring(device, slice, room))
+            }
+            #[inline(always)]
+            fn fetch<'a, M: Device>(
+                device: &M,
+                tensors: Tensors<'a, M>,
+                room: &mut Region<'a, Cpu<f32>>,
+            ) -> (&'a [M::Elem], Tensors<'a, M>) {
+                (fetch(device, tensors.get(0), room), tensors.after_first())
             }
         }
     )*};
@@ -39,31 +97,74 @@ macro_rules! shapes {
 shapes! { S0 [] S1 [A] S2 [A B] S3 [A B C] S4 [A B C F] S5 [A B C F G] S6 [A B C F G H] }
 
 impl<S: Signature> Host for Ids<S> {
-    type Slices<'a, E: Real> = &'a [u32];
+    type Slices<'a, E: Pod> = &'a [u32];
     #[inline(always)]
-    fn tensors<E: Real>(slices: Self::Slices<'_, E>) -> Tensors<'_, Cpu<E>> {
-        Tensors::ids(slices)
+    fn lens<E: Pod>(slice: &[u32], see: &mut impl FnMut(usize)) {
+        see(slice.len());
     }
     #[inline(always)]
-    fn slices<'a, E: Real>(tensors: Tensors<'a, Cpu<E>>) -> (Self::Slices<'a, E>, Tensors<'a, Cpu<E>>) {
-        (tensors.get_ids(0), tensors.after_first())
+    fn part<E: Pod>(
+        slice: Self::Slices<'_, E>,
+        samples: usize,
+        from: usize,
+        to: usize,
+    ) -> Self::Slices<'_, E> {
+        part(slice, samples, from, to)
+    }
+    #[inline(always)]
+    fn bring<'a, 's: 'a, D: Device>(
+        device: &D,
+        slice: &'s [u32],
+        room: &mut Region<'a, D>,
+    ) -> Tensors<'a, D> {
+        Tensors::ids(bring(device, slice, room))
+    }
+    #[inline(always)]
+    fn fetch<'a, D: Device>(
+        device: &D,
+        tensors: Tensors<'a, D>,
+        room: &mut Region<'a, Cpu<f32>>,
+    ) -> (&'a [u32], Tensors<'a, D>) {
+        (fetch(device, tensors.get_ids(0), room), tensors.after_first())
     }
 }
 
 macro_rules! tuples {
     ($([$($t:ident)*])*) => {$(
+        #[allow(non_snake_case, reason = "a variable for each type")]
         impl<$($t: Host),*> Host for ($($t,)*) {
-            type Slices<'a, E: Real> = ($($t::Slices<'a, E>,)*);
-            #[allow(non_snake_case, reason = "a variable for each type")]
+            type Slices<'a, E: Pod> = ($($t::Slices<'a, E>,)*);
             #[inline(always)]
-            fn tensors<E: Real>(slices: Self::Slices<'_, E>) -> Tensors<'_, Cpu<E>> {
+            fn lens<E: Pod>(slices: Self::Slices<'_, E>, see: &mut impl FnMut(usize)) {
                 let ($($t,)*) = slices;
-                Tensors::EMPTY$(.join($t::tensors::<E>($t)))*
+                $($t::lens::<E>($t, see);)*
             }
-            #[allow(non_snake_case, reason = "a variable for each type")]
             #[inline(always)]
-            fn slices<'a, E: Real>(tensors: Tensors<'a, Cpu<E>>) -> (Self::Slices<'a, E>, Tensors<'a, Cpu<E>>) {
-                $(let ($t, tensors) = $t::slices::<E>(tensors);)*
+            fn part<E: Pod>(
+                slices: Self::Slices<'_, E>,
+                samples: usize,
+                from: usize,
+                to: usize,
+            ) -> Self::Slices<'_, E> {
+                let ($($t,)*) = slices;
+                ($($t::part::<E>($t, samples, from, to),)*)
+            }
+            #[inline(always)]
+            fn bring<'a, 's: 'a, M: Device>(
+                device: &M,
+                slices: Self::Slices<'s, M::Elem>,
+                room: &mut Region<'a, M>,
+            ) -> Tensors<'a, M> {
+                let ($($t,)*) = slices;
+                Tensors::EMPTY$(.join($t::bring(device, $t, room)))*
+            }
+            #[inline(always)]
+            fn fetch<'a, M: Device>(
+                device: &M,
+                tensors: Tensors<'a, M>,
+                room: &mut Region<'a, Cpu<f32>>,
+            ) -> (Self::Slices<'a, M::Elem>, Tensors<'a, M>) {
+                $(let ($t, tensors) = $t::fetch(device, tensors, room);)*
                 (($($t,)*), tensors)
             }
         }

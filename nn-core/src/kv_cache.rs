@@ -1,10 +1,10 @@
-use nn_kernels::{Cpu, Device, Memory, cpu};
+use nn_kernels::{Cpu, Device};
 
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::layer::{Declared, Layer, Module};
-use crate::region::{Region, State};
+use crate::region::Region;
 use crate::signature::{Sig, Signature};
 use crate::weights::Weights;
 use crate::workspace::{Call, Workspace};
@@ -152,9 +152,7 @@ impl<M: Declared, D: Device> KvCache<M, D> {
     }
 }
 
-impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real>
-    KvCache<M, Cpu<E>>
-{
+impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Device> KvCache<M, D> {
     /// Gives each sequence its next tokens, those of the first sequence first, and gives what the model says to them.
     ///
     /// # Errors
@@ -162,22 +160,20 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     /// stays as it was.
     pub fn forward(
         &mut self,
-        weights: &Weights<M, Cpu<E>>,
-        x: <M::In as Host>::Slices<'_, E>,
-    ) -> Result<<M::Out as Host>::Slices<'_, E>, Error> {
-        let x = M::In::tensors::<E>(x);
+        weights: &Weights<M, D>,
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+    ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
         let (past, context) = (self.past, self.context());
-        let given = self.workspace.samples(&x)?.lengths[0];
+        let given = self.workspace.samples(x)?.lengths[0];
         if given > context - past {
             return Err(Error::ContextOverflow { past, given, context });
         }
-        let call = Call { past: Some(past), ..Call::inference(self.workspace.extents(&x)?) };
-        let cache = Region::new(Cpu::<E>::view_mut(&mut self.cache));
-        let (device, params, state) = (weights.device(), weights.params(), State::Read(weights.state()));
-        self.workspace.forward_with(device, params, state, x, call, Some(cache))?;
+        let call = Call { past: Some(past), ..Call::inference(self.workspace.extents(x)?) };
+        let cache = Region::new(D::view_mut(&mut self.cache));
+        let y = self.workspace.infer_as(weights, x, call, Some(cache))?;
         // Once, when every layer has added to it.
         self.past += given;
-        Ok(M::Out::slices(self.workspace.output(device, call)).0)
+        Ok(y)
     }
 }
 

@@ -43,7 +43,7 @@ pub use batches::{Batches, gather};
 pub use buffers::Buffers;
 pub use checkpoint::{LoadReport, header_json};
 pub use ctx::{CallFault, Ctx, Mode};
-pub use describe::{Describe, Route, Row, routes};
+pub use describe::{Describe, Route, Row, routes, routes_on};
 pub use dims::{
     C, Dim, Dims, Extent, Impossible, MAX_LENGTHS, MAX_RANK, Minus, Over, Placed, Plus, Times, UpTo, place,
 };

@@ -1,5 +1,5 @@
-use nn_kernels::ops::Reduction;
-use nn_kernels::{Cpu, Float, cpu};
+use nn_kernels::ops::{CrossEntropySpec, Reduction};
+use nn_kernels::{Device, Float, Pod};
 
 use crate::Text;
 use crate::error::Error;
@@ -35,35 +35,35 @@ impl<T: ?Sized, S: AsRef<T> + ?Sized> Targets<T> for S {
     }
 }
 
-/// A loss: a number from a model's output and a target, and its gradient.
-pub trait Loss<E: cpu::Real> {
-    /// What the output is compared with.
-    type Target: ?Sized;
+/// A loss on the device `D`: a number from a model's output and a target, and its gradient.
+pub trait Loss<D: Device> {
+    /// What the output is compared with: a slice of these.
+    type Target: Pod;
     /// How many tensors of output it is for; `None` for any number. A model with another number does not compile with it.
     const OUTPUTS: Option<usize> = Some(1);
 
-    /// Whether the target has the length that goes with such an output.
-    fn check(&self, rows: Rows, target: &Self::Target) -> Result<(), Error>;
-    /// The loss of a batch; its gradient goes to `dy` if that is given.
+    /// Whether there are as many targets as go with such an output, and each of them is possible.
+    fn check(&self, rows: Rows, target: &[Self::Target]) -> Result<(), Error>;
+    /// The loss of a batch, into the one element of `value`; its gradient goes to `dy` if that is given. The targets were
+    /// [checked](Self::check).
     fn value(
         &self,
-        device: &Cpu<E>,
+        device: &D,
         rows: Rows,
-        y: Tensors<'_, Cpu<E>>,
-        target: &Self::Target,
-        dy: Option<TensorsMut<'_, Cpu<E>>>,
-    ) -> Result<f64, Error>;
-    /// The targets of the samples `from..to`, of `samples` in all. They were [checked](Self::check).
-    fn part<'a>(&self, target: &'a Self::Target, samples: usize, from: usize, to: usize) -> &'a Self::Target;
+        y: Tensors<'_, D>,
+        target: D::View<'_, Self::Target>,
+        dy: Option<TensorsMut<'_, D>>,
+        value: D::ViewMut<'_, f64>,
+    );
     /// How the losses of a batch become one.
     fn reduction(&self) -> Reduction;
     /// How much the mean over a batch weighs among those of other batches: what was counted in it.
-    fn weight(&self, samples: usize, target: &Self::Target) -> f64 {
+    fn weight(&self, samples: usize, target: &[Self::Target]) -> f64 {
         let _ = target;
         samples as f64
     }
-    /// How many predictions are right, and of how many, where that means something.
-    fn correct(&self, rows: Rows, y: Tensors<'_, Cpu<E>>, target: &Self::Target) -> Option<(usize, usize)> {
+    /// How many predictions are right, and of how many, where that means something. `y` is the output's first tensor.
+    fn correct(&self, rows: Rows, y: &[D::Elem], target: &[Self::Target]) -> Option<(usize, usize)> {
         let _ = (rows, y, target);
         None
     }
@@ -94,28 +94,23 @@ pub struct MSE {
     pub reduction: Reduction,
 }
 
-impl<E: cpu::Real> Loss<E> for MSE {
-    type Target = [E];
+impl<D: Device> Loss<D> for MSE {
+    type Target = D::Elem;
 
-    fn check(&self, rows: Rows, target: &[E]) -> Result<(), Error> {
+    fn check(&self, rows: Rows, target: &[D::Elem]) -> Result<(), Error> {
         expect(rows.count * rows.len, target.len(), rows.samples)
     }
 
     fn value(
         &self,
-        device: &Cpu<E>,
-        rows: Rows,
-        y: Tensors<'_, Cpu<E>>,
-        target: &[E],
-        mut dy: Option<TensorsMut<'_, Cpu<E>>>,
-    ) -> Result<f64, Error> {
-        use nn_kernels::ops::Loss as _;
-        Loss::<E>::check(self, rows, target)?;
-        Ok(device.mse(self.reduction, y.get(0), target, dy.as_mut().and_then(|dy| dy.wanted(0))))
-    }
-
-    fn part<'a>(&self, target: &'a [E], samples: usize, from: usize, to: usize) -> &'a [E] {
-        part(target, samples, from, to)
+        device: &D,
+        _: Rows,
+        y: Tensors<'_, D>,
+        target: D::View<'_, D::Elem>,
+        mut dy: Option<TensorsMut<'_, D>>,
+        value: D::ViewMut<'_, f64>,
+    ) {
+        device.mse(self.reduction, y.get(0), target, dy.as_mut().and_then(|dy| dy.wanted(0)), value);
     }
 
     fn reduction(&self) -> Reduction {
@@ -144,31 +139,26 @@ impl CrossEntropy {
     }
 }
 
-impl<E: cpu::Real> Loss<E> for CrossEntropy {
-    type Target = [u32];
+impl<D: Device> Loss<D> for CrossEntropy {
+    type Target = u32;
 
     fn check(&self, rows: Rows, target: &[u32]) -> Result<(), Error> {
-        expect(rows.count, target.len(), rows.samples)
+        expect(rows.count, target.len(), rows.samples)?;
+        possible(rows.len, target.iter().copied().filter(|target| self.counts(*target)))
     }
 
     fn value(
         &self,
-        device: &Cpu<E>,
+        device: &D,
         rows: Rows,
-        y: Tensors<'_, Cpu<E>>,
-        target: &[u32],
-        mut dy: Option<TensorsMut<'_, Cpu<E>>>,
-    ) -> Result<f64, Error> {
-        use nn_kernels::ops::Loss as _;
-        Loss::<E>::check(self, rows, target)?;
-        let dy = dy.as_mut().and_then(|dy| dy.wanted(0));
-        device
-            .cross_entropy(self.reduction, rows.len, self.smoothing, self.ignore, y.get(0), target, dy)
-            .map_err(|target| Error::TargetOutOfRange { target, classes: rows.len })
-    }
-
-    fn part<'a>(&self, target: &'a [u32], samples: usize, from: usize, to: usize) -> &'a [u32] {
-        part(target, samples, from, to)
+        y: Tensors<'_, D>,
+        target: D::View<'_, u32>,
+        mut dy: Option<TensorsMut<'_, D>>,
+        value: D::ViewMut<'_, f64>,
+    ) {
+        let Self { reduction, smoothing, ignore } = *self;
+        let s = CrossEntropySpec { reduction, smoothing, ignore, ..CrossEntropySpec::new(rows.len) };
+        device.cross_entropy(&s, y.get(0), target, dy.as_mut().and_then(|dy| dy.wanted(0)), value);
     }
 
     fn reduction(&self) -> Reduction {
@@ -179,8 +169,8 @@ impl<E: cpu::Real> Loss<E> for CrossEntropy {
         target.iter().filter(|t| self.counts(**t)).count() as f64
     }
 
-    fn correct(&self, rows: Rows, y: Tensors<'_, Cpu<E>>, target: &[u32]) -> Option<(usize, usize)> {
-        let rows = y.get(0).chunks_exact(rows.len.max(1));
+    fn correct(&self, rows: Rows, y: &[D::Elem], target: &[u32]) -> Option<(usize, usize)> {
+        let rows = y.chunks_exact(rows.len.max(1));
         let counted = rows.zip(target).filter(|(_, t)| self.counts(**t));
         Some(counted.fold((0, 0), |(right, all), (row, t)| {
             (right + usize::from(argmax(row) == *t as usize), all + 1)
@@ -231,61 +221,51 @@ impl CrossEntropyRows {
     }
 }
 
-impl<E: cpu::Real> Loss<E> for CrossEntropyRows {
-    type Target = [u32];
+impl<D: Device> Loss<D> for CrossEntropyRows {
+    type Target = u32;
 
     fn check(&self, rows: Rows, target: &[u32]) -> Result<(), Error> {
         self.each(rows)?;
-        expect(rows.samples * self.first, target.len(), rows.samples)
+        expect(rows.samples * self.first, target.len(), rows.samples)?;
+        possible(rows.len, target.iter().copied())
     }
 
     fn value(
         &self,
-        device: &Cpu<E>,
+        device: &D,
         rows: Rows,
-        y: Tensors<'_, Cpu<E>>,
-        target: &[u32],
-        mut dy: Option<TensorsMut<'_, Cpu<E>>>,
-    ) -> Result<f64, Error> {
-        use nn_kernels::ops::Loss as _;
-        Loss::<E>::check(self, rows, target)?;
-        let (sample, kept) = (self.each(rows)? * rows.len, self.first * rows.len);
-        let mut dy = dy.as_mut().and_then(|dy| dy.wanted(0)).map(|dy| dy.chunks_exact_mut(sample));
-        let (mut sum, share) = (0.0, 1.0 / rows.samples as f64);
-        for (y, target) in y.get(0).chunks_exact(sample).zip(target.chunks_exact(self.first)) {
-            let mut dy = dy.as_mut().and_then(Iterator::next).map(|dy| dy.split_at_mut(kept));
-            let first = dy.as_mut().map(|(first, _)| &mut **first);
-            // Of one sample, which has as many rows as each other: the mean of the means is that of all rows.
-            sum += device
-                .cross_entropy(Reduction::Mean, rows.len, 0.0, None, &y[..kept], target, first)
-                .map_err(|target| Error::TargetOutOfRange { target, classes: rows.len })?;
-            if let Some((first, rest)) = dy {
-                first.iter_mut().for_each(|dy| *dy = E::from_f64(share * dy.to_f64()));
-                rest.fill(E::ZERO);
-            }
-        }
-        Ok(share * sum)
-    }
-
-    fn part<'a>(&self, target: &'a [u32], samples: usize, from: usize, to: usize) -> &'a [u32] {
-        part(target, samples, from, to)
+        y: Tensors<'_, D>,
+        target: D::View<'_, u32>,
+        mut dy: Option<TensorsMut<'_, D>>,
+        value: D::ViewMut<'_, f64>,
+    ) {
+        let each = rows.count / rows.samples.max(1);
+        let s = CrossEntropySpec { rows: each, counted: self.first, ..CrossEntropySpec::new(rows.len) };
+        device.cross_entropy(&s, y.get(0), target, dy.as_mut().and_then(|dy| dy.wanted(0)), value);
     }
 
     fn reduction(&self) -> Reduction {
         Reduction::Mean
     }
 
-    fn correct(&self, rows: Rows, y: Tensors<'_, Cpu<E>>, target: &[u32]) -> Option<(usize, usize)> {
+    fn correct(&self, rows: Rows, y: &[D::Elem], target: &[u32]) -> Option<(usize, usize)> {
         let each = self.each(rows).ok()?;
-        let samples = y.get(0).chunks_exact((each * rows.len).max(1));
+        let samples = y.chunks_exact((each * rows.len).max(1));
         let kept = samples.flat_map(|y| y.chunks_exact(rows.len.max(1)).take(self.first));
         let right = kept.zip(target).filter(|(row, t)| argmax(row) == **t as usize).count();
         Some((right, target.len()))
     }
 }
 
+/// Whether every target is a class.
+fn possible(classes: usize, targets: impl Iterator<Item = u32>) -> Result<(), Error> {
+    let mut targets = targets;
+    let bad = targets.find(|target| *target as usize >= classes);
+    bad.map_or(Ok(()), |target| Err(Error::TargetOutOfRange { target, classes }))
+}
+
 /// The targets that belong to the samples `from..to`.
-fn part<T>(all: &[T], samples: usize, from: usize, to: usize) -> &[T] {
+pub(crate) fn part<T>(all: &[T], samples: usize, from: usize, to: usize) -> &[T] {
     let each = all.len() / samples.max(1);
     all.get(from * each..to * each).unwrap_or(&[])
 }
@@ -304,7 +284,7 @@ pub fn argmax<E: Float>(row: &[E]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Embedding, Model, sequential};
+    use crate::{Cpu, Embedding, Model, sequential};
 
     const ROWS: Rows = Rows { samples: 3, count: 12, len: 5 };
 
@@ -312,12 +292,21 @@ mod tests {
         (0..n as u32).map(|i| f64::from(i.wrapping_mul(2_654_435_761) >> 16) / 16384.0 - 2.0).collect()
     }
 
-    fn rows<E: cpu::Real>(first: usize, y: &[E], target: &[u32]) -> Result<(f64, Vec<E>), Error> {
-        let mut dy = vec![E::from_f64(f64::NAN); y.len()];
+    type D = Cpu<f64>;
+
+    /// The value, and the gradient into `dy`.
+    fn of<L: Loss<D>>(loss: &L, rows: Rows, y: &[f64], target: &[L::Target], dy: Option<&mut [f64]>) -> f64 {
+        let mut value = [f64::NAN];
+        loss.value(&D::default(), rows, Tensors::real(y), target, dy.map(TensorsMut::real), &mut value);
+        value[0]
+    }
+
+    fn rows(first: usize, y: &[f64], target: &[u32]) -> Result<(f64, Vec<f64>), Error> {
+        let mut dy = vec![f64::NAN; y.len()];
         let loss = CrossEntropyRows { first };
-        let value =
-            loss.value(&Cpu::default(), ROWS, Tensors::real(y), target, Some(TensorsMut::real(&mut dy[..])))?;
-        assert_eq!(loss.value(&Cpu::default(), ROWS, Tensors::real(y), target, None)?, value);
+        Loss::<D>::check(&loss, ROWS, target)?;
+        let value = of(&loss, ROWS, y, target, Some(&mut dy));
+        assert_eq!(of(&loss, ROWS, y, target, None), value);
         Ok((value, dy))
     }
 
@@ -330,29 +319,25 @@ mod tests {
                 kept.iter().flat_map(|t| (0..4).map(move |i| if i < first { t[i] } else { 9 })).collect();
             let mut expected = vec![0.0; 60];
             let ignoring = CrossEntropy { ignore: Some(9), ..CrossEntropy::default() };
-            let to = Some(TensorsMut::real(&mut expected[..]));
-            let value = ignoring.value(&Cpu::default(), ROWS, Tensors::real(&y[..]), &all, to).unwrap();
+            let value = of(&ignoring, ROWS, &y, &all, Some(&mut expected));
             let (found, dy) = rows(first, &y, &target).unwrap();
             assert!((found - value).abs() <= 1e-15 * value, "{found} {value}");
             for (i, (a, b)) in dy.iter().zip(&expected).enumerate() {
                 assert!((a - b).abs() <= 1e-16, "{first}, {i}: {a} {b}");
                 assert!((i / 5 % 4 < first) || a.to_bits() == 0);
             }
-            let y = Tensors::<Cpu<f64>>::real(&y[..]);
-            let right = CrossEntropyRows { first }.correct(ROWS, y, &target);
-            assert_eq!(right, ignoring.correct(ROWS, y, &all));
+            let right = Loss::<D>::correct(&CrossEntropyRows { first }, ROWS, &y, &target);
+            assert_eq!(right, Loss::<D>::correct(&ignoring, ROWS, &y, &all));
             assert_eq!(right.map(|(_, of)| of), Some(3 * first));
         }
     }
 
     #[test]
     fn of_one_sample_the_bits_are_those_of_cross_entropy() {
-        fn value(loss: &impl Loss<f64, Target = [u32]>) -> (f64, Vec<f64>) {
+        fn value(loss: &impl Loss<D, Target = u32>) -> (f64, Vec<f64>) {
             let (y, mut dy) = (numbers(20), vec![0.0; 20]);
             let one = Rows { samples: 1, count: 4, len: 5 };
-            let to = Some(TensorsMut::real(&mut dy[..]));
-            let value = loss.value(&Cpu::default(), one, Tensors::real(&y[..]), &[4, 0, 1, 1], to).unwrap();
-            (value, dy)
+            (of(loss, one, &y, &[4, 0, 1, 1], Some(&mut dy)), dy)
         }
         assert_eq!(value(&CrossEntropyRows { first: 4 }), value(&CrossEntropy::default()));
     }

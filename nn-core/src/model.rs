@@ -1,8 +1,7 @@
 use std::path::Path;
 
-use nn_kernels::ops::Elementwise;
 use nn_kernels::ops::{Reduction, Stream};
-use nn_kernels::{Cpu, Device, Memory, Open, View, cpu};
+use nn_kernels::{Cpu, Device, Open, Pod, View, cpu};
 
 use crate::batches::Batches;
 use crate::checkpoint::{self, LoadReport};
@@ -11,15 +10,15 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
-use crate::loss::{Loss, Rows, Targets, check_outputs};
-use crate::optim::Optimizer;
+use crate::loss::{Loss, Rows, Targets, check_outputs, part};
+use crate::optim::{Adam, Optimizer};
 use crate::partial::Partial;
-use crate::region::State;
+use crate::region::{Region, slice};
 use crate::signature::Signature;
 use crate::summary::Summary;
 use crate::tensors::{Tensors, TensorsMut};
 use crate::weights::Weights;
-use crate::workspace::{Call, Workspace};
+use crate::workspace::{Call, Extents, Staging, Workspace, finish};
 
 /// A model with all it needs to train: weights, gradients, and a workspace for so many samples.
 ///
@@ -48,6 +47,8 @@ pub struct Model<M: Declared, D: Device = Cpu<f32>> {
     gradients: D::Buffer<D::Elem>,
     /// The running statistics before a step, to go back to if it fails.
     backup: D::Buffer<D::Elem>,
+    /// The loss of a batch, or the norm of gradients.
+    value: D::Buffer<f64>,
     workspace: Workspace<M, D>,
     stream: Stream,
 }
@@ -94,6 +95,7 @@ impl<M: Declared, D: Device> Model<M, D> {
         Ok(Self {
             gradients: device.alloc(M::TREE.params())?,
             backup: device.alloc(weights.changing())?,
+            value: device.alloc(1)?,
             workspace: Workspace::training(device, capacity)?,
             stream: Stream { seed, ..Stream::default() },
             weights,
@@ -121,20 +123,20 @@ impl<M: Declared, D: Device> Model<M, D> {
     }
 
     /// The norm of all gradients together.
-    pub fn gradient_norm(&self) -> f64 {
-        self.weights.device().sum_of_squares(D::view(&self.gradients)).sqrt()
+    pub fn gradient_norm(&mut self) -> f64 {
+        norm(
+            self.weights.device(),
+            D::view(&self.gradients),
+            std::iter::once(0..M::TREE.params()),
+            &mut self.value,
+        )
     }
 
     /// The norm of each parameter's gradient, by path.
-    pub fn gradient_norms(&self) -> Vec<(String, f64)> {
-        let device = self.weights.device();
-        let norm = |p: &crate::Parameter| {
-            let gradients = D::view(&self.gradients);
-            let each = p.stretches().map(|s| crate::region::slice::<D>(gradients, s.start, s.len()));
-            each.map(|gradient| device.sum_of_squares(gradient)).sum::<f64>().sqrt()
-        };
+    pub fn gradient_norms(&mut self) -> Vec<(String, f64)> {
+        let (device, gradients, value) = (self.weights.device(), D::view(&self.gradients), &mut self.value);
         let optimised = self.weights.parameters().iter().filter(|p| !p.in_state);
-        optimised.map(|p| (p.path.clone(), norm(p))).collect()
+        optimised.map(|p| (p.path.clone(), norm(device, gradients, p.stretches(), value))).collect()
     }
 
     /// The gradient of a parameter by its path, in the checkpoint's order.
@@ -223,7 +225,29 @@ impl<M: Declared, D: Device> Model<M, D> {
     }
 }
 
-impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real> Model<M, Cpu<E>> {
+/// The norm of some stretches of an arena together.
+fn norm<D: Device>(
+    device: &D,
+    arena: View<'_, D>,
+    stretches: impl Iterator<Item = std::ops::Range<usize>>,
+    value: &mut D::Buffer<f64>,
+) -> f64 {
+    let mut squares = 0.0;
+    for stretch in stretches {
+        device.sum_of_squares(slice::<D>(arena, stretch.start, stretch.len()), D::view_mut(value));
+        squares += read(device, value);
+    }
+    squares.sqrt()
+}
+
+/// The one value there.
+fn read<D: Device>(device: &D, value: &D::Buffer<f64>) -> f64 {
+    let mut host = [0.0];
+    device.download(D::view(value), &mut host);
+    host[0]
+}
+
+impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Device> Model<M, D> {
     /// Says how many sequences of one length the next calls hold, if the model has a bounded axis: 1 unless set, since
     /// the number of values alone can't tell two short sequences from a long one.
     ///
@@ -247,24 +271,23 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     /// # Errors
     /// More samples than the workspace has room for, inputs of the wrong length, an index past the end of
     /// a table.
+    #[inline(always)]
     pub fn forward(
         &mut self,
-        x: <M::In as Host>::Slices<'_, E>,
-    ) -> Result<<M::Out as Host>::Slices<'_, E>, Error> {
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+    ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
         self.workspace.infer(&self.weights, x)
     }
 
     /// Adds the gradients of a batch's loss to those that are there, and gives the loss. On an error the
     /// model stays as it was, but the gradients are to be set to zero again.
-    pub fn accumulate<L: Loss<E>>(
+    pub fn accumulate<L: Loss<D>>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, E>,
-        target: &(impl Targets<L::Target> + ?Sized),
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+        target: &(impl Targets<[L::Target]> + ?Sized),
         loss: &L,
     ) -> Result<f64, Error> {
-        const { crate::accept(&check_outputs(&M::LABEL, &<M::Out as Signature>::SIG, L::OUTPUTS)) };
-        let target = target.targets();
-        self.accumulate_with(x, |device, rows, y, dy| loss.value(device, rows, y, target, Some(dy)))
+        self.learn(x, target.targets(), loss, None::<&mut Adam<D>>)
     }
 
     /// One step of training on a batch: forward, loss, vjp, optimiser. Gives the loss.
@@ -293,114 +316,116 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
     /// # Errors
     /// As [`forward`](Self::forward), a target that does not go with the output, and an optimiser that holds
     /// moments for another model. The model stays as it was.
-    pub fn train_step<L: Loss<E>, O: Optimizer<Cpu<E>>>(
+    pub fn train_step<L: Loss<D>, O: Optimizer<D>>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, E>,
-        target: &(impl Targets<L::Target> + ?Sized),
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+        target: &(impl Targets<[L::Target]> + ?Sized),
         loss: &L,
         optimizer: &mut O,
     ) -> Result<f64, Error> {
-        self.zero_gradients();
-        let value = self.accumulate(x, target, loss)?;
-        if let Err(error) = self.apply(optimizer) {
-            // The forward pass went well, and left its marks.
-            self.weights.restore_state(Cpu::<E>::view(&self.backup));
-            self.stream.step -= 1;
-            return Err(error);
-        }
-        Ok(value)
+        self.learn(x, target.targets(), loss, Some(optimizer))
     }
 
-    /// As [`accumulate`](Self::accumulate) with a loss of one's own: `loss` is given the output's slices and
-    /// writes the gradient into slices of the same lengths, one a tensor, which are zero to begin with.
-    pub fn accumulate_custom(
+    /// Adds to the gradients; with an optimiser, from zero, and takes its step.
+    fn learn<L: Loss<D>>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, E>,
-        loss: impl FnOnce(<M::Out as Host>::Slices<'_, E>, &mut [&mut [E]]) -> f64,
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+        target: &[L::Target],
+        loss: &L,
+        optimizer: Option<&mut impl Optimizer<D>>,
     ) -> Result<f64, Error> {
-        self.accumulate_with(x, |_, _, y, dy| {
-            let n = dy.len();
-            let mut dy = dy.into_slices();
-            // The buffer held the last step's gradient, and a loss may write some entries only.
-            dy.iter_mut().for_each(|dy| dy.fill(E::ZERO));
-            Ok(loss(M::Out::slices(y).0, &mut dy[..n]))
+        const { crate::accept(&check_outputs(&M::LABEL, &<M::Out as Signature>::SIG, L::OUTPUTS)) };
+        let extents = self.workspace.extents(x)?;
+        loss.check(Workspace::<M, D>::rows(&extents), target)?;
+        self.run(x, extents, target, optimizer, |device, rows, y, target, dy, value| {
+            loss.value(device, rows, y, target, Some(dy), value);
         })
     }
 
-    fn accumulate_with(
+    /// Forward, loss, vjp, and a step of the optimiser if there is one. On an error all but the gradients is as before.
+    fn run<T: Pod>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, E>,
-        loss: impl FnOnce(&Cpu<E>, Rows, Tensors<'_, Cpu<E>>, TensorsMut<'_, Cpu<E>>) -> Result<f64, Error>,
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+        extents: Extents,
+        target: &[T],
+        mut optimizer: Option<&mut impl Optimizer<D>>,
+        loss: impl FnOnce(&D, Rows, Tensors<'_, D>, D::View<'_, T>, TensorsMut<'_, D>, D::ViewMut<'_, f64>),
     ) -> Result<f64, Error> {
-        let x = M::In::tensors::<E>(x);
-        let extents = self.workspace.extents(&x)?;
         let call = Call { mode: Mode::Train, keep: true, stream: self.stream, ..Call::inference(extents) };
-        let device = *self.weights.device();
-        self.weights.save_state(Cpu::<E>::view_mut(&mut self.backup));
-        let result = self.run(&device, x, call, loss);
+        let call = self.workspace.call(call);
+        let device = self.weights.device().clone();
+        let steps = optimizer.as_ref().map(|optimizer| optimizer.steps());
+        let Self { weights, gradients, backup, value, workspace, .. } = self;
+        let (arena, staging) = (&mut workspace.arena, &mut workspace.staging);
+        let target = Staging::<D>::bring_targets(&mut staging.targets, &device, target)?;
+        let x = M::In::bring(&device, x, &mut Region::new(D::view_mut(&mut staging.inputs)));
+        let result = device.together(|| {
+            weights.save_state(D::view_mut(backup));
+            let (params, state) = weights.for_training();
+            arena.forward(&device, params, state, x, call)?;
+            let (y, dy) = arena.output_and_gradient(&device, call);
+            loss(&device, Workspace::<M, D>::rows(&call.extents), y, target, dy, D::view_mut(value));
+            if optimizer.is_some() {
+                device.fill(0.0, D::view_mut(gradients));
+            }
+            let dparams = D::view_mut(gradients);
+            arena.vjp(&device, weights.params(), weights.state(), x, dparams, call)?;
+            if call.watch {
+                check_gradients(&device, weights, D::view(gradients))?;
+            }
+            if let Some(optimizer) = &mut optimizer {
+                let (device, params, runs) = weights.for_step();
+                optimizer.step(device, params, D::view(gradients), runs)?;
+            }
+            Ok(())
+        });
+        let result = result.and_then(|()| {
+            let value = read(&device, value);
+            finish::<M, D>(&device)?;
+            Ok(value)
+        });
         match result {
             Ok(_) => self.stream.step += 1,
-            Err(_) => self.weights.restore_state(Cpu::<E>::view(&self.backup)),
+            Err(_) => {
+                weights.restore_state(D::view(backup));
+                if let (Some(optimizer), Some(steps)) = (optimizer, steps) {
+                    optimizer.set_steps(steps);
+                }
+            }
         }
         result
     }
 
-    /// Forward, loss and vjp.
-    fn run(
-        &mut self,
-        device: &Cpu<E>,
-        x: Tensors<'_, Cpu<E>>,
-        call: Call,
-        loss: impl FnOnce(&Cpu<E>, Rows, Tensors<'_, Cpu<E>>, TensorsMut<'_, Cpu<E>>) -> Result<f64, Error>,
-    ) -> Result<f64, Error> {
-        let (params, state) = self.weights.for_training();
-        self.workspace.forward(device, params, state, x, call)?;
-        let (y, dy) = self.workspace.output_and_gradient(device, call);
-        let value = loss(device, Workspace::<M, Cpu<E>>::rows(&call.extents), y, dy)?;
-        let dparams = Cpu::<E>::view_mut(&mut self.gradients);
-        self.workspace.vjp(device, self.weights.params(), self.weights.state(), x, dparams, call)?;
-        if self.workspace.check_finite {
-            self.check_gradients(device)?;
-        }
-        Ok(value)
-    }
-
-    fn check_gradients(&self, device: &Cpu<E>) -> Result<(), Error> {
-        let gradients = Cpu::<E>::view(&self.gradients);
-        let mut optimised = self.weights.parameters().iter().filter(|p| !p.in_state);
-        let bad = optimised.find(|p| !p.stretches().all(|stretch| device.all_finite(&gradients[stretch])));
-        bad.map_or(Ok(()), |p| Err(Error::GradientNotFinite { path: p.path.clone() }))
-    }
-
     /// The loss, and the share of right predictions, over any number of samples, without training.
-    pub fn evaluate<L: Loss<E>>(
+    pub fn evaluate<L: Loss<D>>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, E>,
-        target: &(impl Targets<L::Target> + ?Sized),
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+        target: &(impl Targets<[L::Target]> + ?Sized),
         loss: &L,
     ) -> Result<Evaluation, Error> {
         const { crate::accept(&check_outputs(&M::LABEL, &<M::Out as Signature>::SIG, L::OUTPUTS)) };
-        let x = M::In::tensors::<E>(x);
-        let all = self.workspace.samples(&x)?;
-        let samples = all.batch;
-        loss.check(Workspace::<M, Cpu<E>>::rows(&all), target.targets())?;
+        let all = self.workspace.samples(x)?;
+        let (samples, target) = (all.batch, target.targets());
+        loss.check(Workspace::<M, D>::rows(&all), target)?;
         let capacity = self.workspace.capacity();
         if capacity == 0 {
             return Err(Error::BatchTooLarge { batch: samples, capacity });
         }
-        let device = *self.weights.device();
         let (mut sum, mut total, mut right, mut counted) = (0.0, 0.0, 0, 0);
         let mut from = 0;
         while from < samples {
             let to = samples.min(from.saturating_add(capacity));
-            let part = self.workspace.part(x, samples, from, to);
-            let call = Call::inference(Workspace::<M, Cpu<E>>::part_extents(&all, to - from)?);
-            let (params, state) = (self.weights.params(), State::Read(self.weights.state()));
-            self.workspace.forward(&device, params, state, part, call)?;
-            let y = self.workspace.output(&device, call);
-            let target = loss.part(target.targets(), samples, from, to);
-            let rows = Workspace::<M, Cpu<E>>::rows(&call.extents);
-            let value = loss.value(&device, rows, y, target, None)?;
+            let target = part(target, samples, from, to);
+            let call = Call::inference(Workspace::<M, D>::part_extents(&all, to - from)?);
+            let call = self.workspace.call(call);
+            let rows = Workspace::<M, D>::rows(&call.extents);
+            let x = M::In::part::<D::Elem>(x, samples, from, to);
+            self.workspace.infer_as(&self.weights, x, call, None)?;
+            let (device, Workspace { arena, staging, .. }) = (self.weights.device(), &mut self.workspace);
+            let y = arena.output(device, call);
+            let targets = Staging::<D>::bring_targets(&mut staging.targets, device, target)?;
+            loss.value(device, rows, y, targets, None, D::view_mut(&mut self.value));
+            let value = read(device, &self.value);
             let weight = loss.weight(to - from, target);
             let mean = loss.reduction() == Reduction::Mean;
             // The mean over nothing is no number.
@@ -408,7 +433,12 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
                 sum += if mean { value * weight } else { value };
                 total += weight;
             }
-            if let Some((r, n)) = loss.correct(rows, y, target) {
+            let mut room = match &mut staging.outputs {
+                Some(room) => Region::<Cpu<f32>>::new(room.as_mut_slice()),
+                None => Region::empty(),
+            };
+            let room = if D::HOST { &mut [] } else { room.take(D::len(y.get(0))) };
+            if let Some((r, n)) = loss.correct(rows, device.fetch(y.get(0), room), target) {
                 right += r;
                 counted += n;
             }
@@ -418,6 +448,40 @@ impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: 
         let accuracy = (counted > 0).then(|| right as f64 / counted as f64);
         Ok(Evaluation { loss, accuracy, samples })
     }
+}
+
+impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real> Model<M, Cpu<E>> {
+    /// As [`accumulate`](Self::accumulate) with a loss of one's own: `loss` is given the output's slices and
+    /// writes the gradient into slices of the same lengths, one a tensor, which are zero to begin with.
+    ///
+    /// It computes on the host, so this is for models that do. For another device write a [`Loss`] in its operations.
+    pub fn accumulate_custom(
+        &mut self,
+        x: <M::In as Host>::Slices<'_, E>,
+        loss: impl FnOnce(<M::Out as Host>::Slices<'_, E>, &mut [&mut [E]]) -> f64,
+    ) -> Result<f64, Error> {
+        let extents = self.workspace.extents(x)?;
+        self.run(x, extents, &[0u8; 0], None::<&mut Adam<Cpu<E>>>, |device, _, y, _, dy, value| {
+            let n = dy.len();
+            let mut dy = dy.into_slices();
+            // The buffer held the last step's gradient, and a loss may write some entries only.
+            dy.iter_mut().for_each(|dy| dy.fill(E::ZERO));
+            value[0] = loss(M::Out::fetch(device, y, &mut Region::empty()).0, &mut dy[..n]);
+        })
+    }
+}
+
+fn check_gradients<M: Declared, D: Device>(
+    device: &D,
+    weights: &Weights<M, D>,
+    gradients: View<'_, D>,
+) -> Result<(), Error> {
+    let finite = |stretch: std::ops::Range<usize>| {
+        device.all_finite(slice::<D>(gradients, stretch.start, stretch.len()))
+    };
+    let mut optimised = weights.parameters().iter().filter(|p| !p.in_state);
+    let bad = optimised.find(|p| !p.stretches().all(finite));
+    bad.map_or(Ok(()), |p| Err(Error::GradientNotFinite { path: p.path.clone() }))
 }
 
 impl<M: Declared, D: Device> std::fmt::Debug for Model<M, D> {

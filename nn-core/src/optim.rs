@@ -22,6 +22,8 @@ pub trait Optimizer<D: Device> {
     ) -> Result<(), Error>;
     /// How many steps were taken.
     fn steps(&self) -> u64;
+    /// Says how many steps were taken: the last one turned out to have come to nothing.
+    fn set_steps(&mut self, steps: u64);
     /// The learning rate of the next step.
     fn rate(&self) -> f64;
     /// What a checkpoint for resuming keeps.
@@ -128,13 +130,24 @@ impl Common {
             steps: saved.steps,
         })
     }
+}
 
-    /// The factor that brings the gradient's norm down to the limit: PyTorch's `clip_grad_norm_`.
-    fn grad_scale<D: Device>(&self, device: &D, grads: View<'_, D>) -> f64 {
-        match self.clip {
-            Some(limit) => (limit / (device.sum_of_squares(grads).sqrt() + 1e-6)).min(1.0),
-            None => 1.0,
+/// The sum of the squares of all gradients, where they are clipped; made at the first step that needs it.
+struct Squares<D: Device>(Option<D::Buffer<f64>>);
+
+impl<D: Device> Squares<D> {
+    const NONE: Self = Self(None);
+
+    fn of(&mut self, device: &D, grads: View<'_, D>, clip: Option<f64>) -> Result<D::View<'_, f64>, Error> {
+        if clip.is_none() {
+            return Ok(D::empty());
         }
+        let buffer = match &mut self.0 {
+            Some(buffer) => buffer,
+            none => none.insert(device.alloc(1)?),
+        };
+        device.sum_of_squares(grads, D::view_mut(buffer));
+        Ok(D::view(buffer))
     }
 }
 
@@ -218,12 +231,19 @@ pub struct Sgd<D: Device = nn_kernels::Cpu<f32>> {
     momentum: f64,
     nesterov: bool,
     velocity: Moment<D>,
+    squares: Squares<D>,
 }
 
 impl<D: Device> Sgd<D> {
     /// Without momentum.
     pub fn new(rate: f64) -> Self {
-        Self { common: Common::new(rate), momentum: 0.0, nesterov: false, velocity: Moment::NONE }
+        Self {
+            common: Common::new(rate),
+            momentum: 0.0,
+            nesterov: false,
+            velocity: Moment::NONE,
+            squares: Squares::NONE,
+        }
     }
     /// With momentum.
     pub fn momentum(mut self, momentum: f64) -> Self {
@@ -247,7 +267,7 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
         grads: View<'_, D>,
         runs: &[Run],
     ) -> Result<(), Error> {
-        let grad_scale = self.common.grad_scale(device, grads);
+        let squares = self.squares.of(device, grads, self.common.clip)?;
         // Without momentum there is nothing to keep.
         let mut velocity = match self.momentum {
             0.0 => None,
@@ -259,7 +279,7 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
                 momentum: self.momentum,
                 nesterov: self.nesterov,
                 weight_decay,
-                grad_scale,
+                clip: self.common.clip,
                 first: self.common.steps == 0,
             };
             let v = match &mut velocity {
@@ -267,7 +287,7 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
                 None => D::empty_mut(),
             };
             let p = slice_mut::<D>(D::reborrow(&mut params), start, len);
-            device.sgd(&spec, p, slice::<D>(grads, start, len), v);
+            device.sgd(&spec, squares, p, slice::<D>(grads, start, len), v);
         }
         self.common.steps += 1;
         Ok(())
@@ -275,6 +295,10 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
 
     fn steps(&self) -> u64 {
         self.common.steps
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.common.steps = steps;
     }
 
     fn rate(&self) -> f64 {
@@ -302,6 +326,7 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
             momentum: saved.setting("momentum")?,
             nesterov: saved.setting("nesterov")?,
             velocity,
+            squares: Squares::NONE,
         };
         Ok(())
     }
@@ -316,6 +341,7 @@ pub struct Adam<D: Device = nn_kernels::Cpu<f32>> {
     decoupled: bool,
     first: Moment<D>,
     second: Moment<D>,
+    squares: Squares<D>,
 }
 
 impl<D: Device> Adam<D> {
@@ -328,6 +354,7 @@ impl<D: Device> Adam<D> {
             decoupled: false,
             first: Moment::NONE,
             second: Moment::NONE,
+            squares: Squares::NONE,
         }
     }
     /// AdamW: as [`new`](Self::new), but weight decay (0.01 unless set) shrinks the parameters themselves.
@@ -368,7 +395,7 @@ impl<D: Device> Optimizer<D> for Adam<D> {
         grads: View<'_, D>,
         runs: &[Run],
     ) -> Result<(), Error> {
-        let grad_scale = self.common.grad_scale(device, grads);
+        let squares = self.squares.of(device, grads, self.common.clip)?;
         let mut m = self.first.get(device, D::len(grads))?;
         let mut v = self.second.get(device, D::len(grads))?;
         for (start, len, weight_decay) in self.common.stretches(runs) {
@@ -379,11 +406,12 @@ impl<D: Device> Optimizer<D> for Adam<D> {
                 eps: self.eps,
                 weight_decay,
                 decoupled: self.decoupled,
-                grad_scale,
+                clip: self.common.clip,
                 step: self.common.steps + 1,
             };
             device.adam(
                 &spec,
+                squares,
                 slice_mut::<D>(D::reborrow(&mut params), start, len),
                 slice::<D>(grads, start, len),
                 slice_mut::<D>(D::reborrow(&mut m), start, len),
@@ -396,6 +424,10 @@ impl<D: Device> Optimizer<D> for Adam<D> {
 
     fn steps(&self) -> u64 {
         self.common.steps
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.common.steps = steps;
     }
 
     fn rate(&self) -> f64 {
@@ -426,6 +458,7 @@ impl<D: Device> Optimizer<D> for Adam<D> {
             decoupled: self.decoupled,
             first,
             second,
+            squares: Squares::NONE,
         };
         Ok(())
     }

@@ -1,10 +1,10 @@
 use std::marker::PhantomData;
 
 use nn_kernels::ops::Stream;
-use nn_kernels::{Cpu, Device, View, ViewMut, cpu};
+use nn_kernels::{Cpu, Device, DeviceError, Memory, Pod, View, ViewMut, cpu};
 
 use crate::ctx::{CallFault, Ctx, Mode};
-use crate::describe::Describe;
+use crate::describe::{Describe, Row};
 use crate::dims::MAX_LENGTHS;
 use crate::error::Error;
 use crate::host::Host;
@@ -12,22 +12,75 @@ use crate::layer::{Declared, Forward, Layer, Module, Vjp};
 use crate::loss::Rows;
 use crate::region::{Region, RegionRef, State};
 use crate::signature::{MAX_TENSORS, Sig, Signature};
-use crate::tensors::{Known, Tensor, Tensors, TensorsMut};
+use crate::tensors::{Known, Tensors, TensorsMut};
 use crate::weights::Weights;
 
 /// The memory that runs a model: allocated once, for at most so many samples, and then reused by every call.
 /// Several workspaces can share one set of [`Weights`], each in a thread of its own.
 pub struct Workspace<M: Declared, D: Device> {
     capacity: usize,
+    /// How many sequences a call holds, for a model with a bounded axis.
+    sequences: usize,
+    pub(crate) arena: Arena<M, D>,
+    pub(crate) staging: Staging<D>,
+    /// Whether every layer's output is looked at for values that are not finite.
+    pub check_finite: bool,
+}
+
+/// What the layers work in.
+pub(crate) struct Arena<M: Declared, D: Device> {
     saved: Option<D::Buffer<u8>>,
     scratch: D::Buffer<u8>,
     output: D::Buffer<u8>,
     gradient: Option<D::Buffer<u8>>,
-    /// How many sequences a call holds, for a model with a bounded axis.
-    sequences: usize,
-    /// Whether every layer's output is looked at for values that are not finite.
-    pub check_finite: bool,
     model: PhantomData<fn() -> M>,
+}
+
+/// What is copied between the host and a device with memory of its own goes here; empty if it has none.
+pub(crate) struct Staging<D: Device> {
+    pub(crate) inputs: D::Buffer<u8>,
+    /// Made when there are targets, and as large as they need it.
+    pub(crate) targets: Option<D::Buffer<u8>>,
+    pub(crate) outputs: Option<cpu::Buffer<u8>>,
+}
+
+impl<D: Device> Staging<D> {
+    fn new(device: &D, inputs: usize, outputs: usize) -> Result<Self, DeviceError> {
+        let remote = |bytes| if D::HOST { 0 } else { bytes };
+        let outputs = if D::HOST { None } else { Some(Cpu::<f32>::default().alloc(outputs)?) };
+        Ok(Self { inputs: device.alloc(remote(inputs))?, targets: None, outputs })
+    }
+
+    /// The targets on the device, in the room for them.
+    pub(crate) fn bring_targets<'a, T: Pod>(
+        room: &'a mut Option<D::Buffer<u8>>,
+        device: &D,
+        targets: &'a [T],
+    ) -> Result<D::View<'a, T>, DeviceError> {
+        if D::HOST {
+            return Ok(device.bring(targets, D::empty_mut()));
+        }
+        let bytes = size_of_val(targets);
+        if room.as_ref().is_none_or(|room| D::len(D::view(room)) < bytes) {
+            *room = Some(device.alloc(bytes)?);
+        }
+        let room = room.as_mut().map_or_else(D::empty_mut, |room| D::view_mut(room));
+        Ok(device.bring(targets, D::cast_mut(D::split_mut(room, bytes).0)))
+    }
+
+    /// The output as slices.
+    #[inline(always)]
+    pub(crate) fn fetch<'a, V: Host>(
+        room: &'a mut Option<cpu::Buffer<u8>>,
+        device: &D,
+        y: Tensors<'a, D>,
+    ) -> V::Slices<'a, D::Elem> {
+        let mut room = match room {
+            Some(room) if !D::HOST => Region::new(room.as_mut_slice()),
+            _ => Region::empty(),
+        };
+        V::fetch(device, y, &mut room).0
+    }
 }
 
 /// How many samples a call has, and how long its bounded axes are.
@@ -46,12 +99,14 @@ pub(crate) struct Call {
     pub(crate) stream: Stream,
     /// With a cache: how many tokens were given before.
     pub(crate) past: Option<usize>,
+    /// Whether every layer's output is looked at.
+    pub(crate) watch: bool,
 }
 
 impl Call {
     #[inline(always)]
     pub(crate) fn inference(extents: Extents) -> Self {
-        Self { extents, mode: Mode::Infer, keep: false, stream: Stream::default(), past: None }
+        Self { extents, mode: Mode::Infer, keep: false, stream: Stream::default(), past: None, watch: false }
     }
 
     #[inline(always)]
@@ -59,7 +114,8 @@ impl Call {
         let cx = Ctx::new(device, self.extents.batch)
             .lengths(self.extents.lengths)
             .mode(self.mode)
-            .stream(self.stream);
+            .stream(self.stream)
+            .watching(self.watch);
         match self.past {
             Some(past) => cx.continuing(past),
             None if self.keep => cx.keeping(),
@@ -97,16 +153,15 @@ impl<M: Declared, D: Device> Workspace<M, D> {
         let bytes = |size: crate::Size| size.at(capacity, size_of::<D::Elem>());
         let scratch = <M as Layer<M::In>>::SCRATCH;
         let scratch = if trains { scratch.max(<M as Layer<M::In>>::VJP_SCRATCH) } else { scratch };
-        Ok(Self {
-            capacity,
+        let arena = Arena {
             saved: if trains { Some(device.alloc(bytes(<M as Layer<M::In>>::SAVED))?) } else { None },
             scratch: device.alloc(bytes(scratch))?,
             output: device.alloc(bytes(Self::GIVES.size()))?,
             gradient: if trains { Some(device.alloc(bytes(Self::GIVES.size()))?) } else { None },
-            sequences: 1,
-            check_finite: false,
             model: PhantomData,
-        })
+        };
+        let staging = Staging::new(device, bytes(Self::TAKES.size()), bytes(Self::GIVES.size()))?;
+        Ok(Self { capacity, sequences: 1, arena, staging, check_finite: false })
     }
 
     /// Says how many sequences of one length the next calls hold, if the model has a bounded axis: 1 unless set, since
@@ -123,14 +178,21 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     /// Bytes it holds.
     pub fn bytes(&self) -> usize {
         let len = |b: &D::Buffer<u8>| D::len(D::view(b));
-        len(&self.scratch)
-            + len(&self.output)
-            + self.saved.as_ref().map_or(0, len)
-            + self.gradient.as_ref().map_or(0, len)
+        let (arena, staging) = (&self.arena, &self.staging);
+        len(&arena.scratch)
+            + len(&arena.output)
+            + arena.saved.as_ref().map_or(0, len)
+            + arena.gradient.as_ref().map_or(0, len)
+            + len(&staging.inputs)
+            + staging.targets.as_ref().map_or(0, len)
     }
 
     /// How many samples `x` holds, and how long; every input must agree.
-    pub(crate) fn extents(&self, x: &Tensors<'_, D>) -> Result<Extents, Error> {
+    #[inline(always)]
+    pub(crate) fn extents(&self, x: <M::In as Host>::Slices<'_, D::Elem>) -> Result<Extents, Error>
+    where
+        M::In: Host,
+    {
         let extents = self.samples(x)?;
         if extents.batch > self.capacity {
             return Err(Error::BatchTooLarge { batch: extents.batch, capacity: self.capacity });
@@ -143,25 +205,24 @@ impl<M: Declared, D: Device> Workspace<M, D> {
 
     /// The same, however many there is room for.
     #[inline(always)]
-    pub(crate) fn samples(&self, x: &Tensors<'_, D>) -> Result<Extents, Error> {
+    pub(crate) fn samples(&self, x: <M::In as Host>::Slices<'_, D::Elem>) -> Result<Extents, Error>
+    where
+        M::In: Host,
+    {
+        let (mut lens, mut tensor) = ([0; MAX_TENSORS], 0);
+        M::In::lens(x, &mut |len| {
+            // A signature has no more tensors than that.
+            if let Some(place) = lens.get_mut(tensor) {
+                *place = len;
+            }
+            tensor += 1;
+        });
         // What is nearly always so. What is wrong, if anything, is found out below.
         if let (true, Some(each @ 1..)) = (Known::<M::In>::REAL, Known::<M::In>::EACH) {
-            let n = D::len(x.get(0));
+            let n = lens[0];
             if n > 0 && n.is_multiple_of(each) {
                 return Ok(Extents { batch: n / each, lengths: [0; MAX_LENGTHS] });
             }
-        }
-        self.samples_of_all(x)
-    }
-
-    #[inline(never)]
-    fn samples_of_all(&self, x: &Tensors<'_, D>) -> Result<Extents, Error> {
-        let mut lens = [0; MAX_TENSORS];
-        for (len, tensor) in lens.iter_mut().zip(x.iter()) {
-            *len = match tensor {
-                Tensor::Real(view) => D::len(view),
-                Tensor::Ids(view) => D::len(view),
-            };
         }
         extents_of(&Self::TAKES, &lens, self.sequences)
     }
@@ -179,29 +240,9 @@ impl<M: Declared, D: Device> Workspace<M, D> {
         let count = extents.batch * dims.numel_at(&extents.lengths).checked_div(len).unwrap_or(0);
         Rows { samples: extents.batch, count, len }
     }
+}
 
-    /// The samples `from..to` of `samples`.
-    pub(crate) fn part<'a>(
-        &self,
-        x: Tensors<'a, D>,
-        samples: usize,
-        from: usize,
-        to: usize,
-    ) -> Tensors<'a, D> {
-        x.iter().fold(Tensors::EMPTY, |all, tensor| {
-            all.join(match tensor {
-                Tensor::Real(view) => {
-                    let each = D::len(view) / samples;
-                    Tensors::real(D::split(D::split(view, from * each).1, (to - from) * each).0)
-                }
-                Tensor::Ids(view) => {
-                    let each = D::len(view) / samples;
-                    Tensors::ids(D::split(D::split(view, from * each).1, (to - from) * each).0)
-                }
-            })
-        })
-    }
-
+impl<M: Declared, D: Device> Arena<M, D> {
     /// Runs forward; the output stays in the workspace.
     pub(crate) fn forward(
         &mut self,
@@ -230,7 +271,7 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     where
         M: Module<D, M::In>,
     {
-        let mut cx = call.context(device).watching(self.check_finite);
+        let mut cx = call.context(device);
         let mut saved = match (cache, &mut self.saved, call.keep) {
             (Some(cache), ..) => cache.shorten(),
             (None, Some(saved), true) => Region::new(D::view_mut(saved)),
@@ -269,7 +310,7 @@ impl<M: Declared, D: Device> Workspace<M, D> {
             None => Region::empty(),
         };
         let mut dy = TensorsMut::carve_gradient_as::<M::Out>(&cx, &mut region);
-        if const { Self::GIVES.len() > 1 } {
+        if const { <M::Out as Signature>::SIG.len() > 1 } {
             // A loss may look at some of the outputs only.
             dy.zero(&cx);
         }
@@ -289,7 +330,7 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     where
         M: Module<D, M::In>,
     {
-        let mut cx = call.context(device);
+        let mut cx = call.context(device).watching(false);
         let read = |buffer| RegionRef::new(D::view(buffer));
         let saved = self.saved.as_ref().map_or_else(RegionRef::empty, read);
         let mut gradient = self.gradient.as_ref().map_or_else(RegionRef::empty, read);
@@ -302,7 +343,7 @@ impl<M: Declared, D: Device> Workspace<M, D> {
             y: read(&self.output).tensors_as::<M::Out>(&cx).lend::<M::Out>(),
             saved: saved.shorten(),
             dy: gradient.gradients_as::<M::Out>(&cx).lend::<M::Out>(),
-            dx: TensorsMut::unwanted(const { Self::TAKES.len() }),
+            dx: TensorsMut::unwanted(const { <M::In as Signature>::SIG.len() }),
             dparams: Some(D::reborrow(&mut dparams)),
             scratch: scratch.reborrow(),
         };
@@ -311,24 +352,57 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     }
 }
 
-impl<M: Declared<In: Host, Out: Host> + Module<Cpu<E>, <M as Declared>::In>, E: cpu::Real>
-    Workspace<M, Cpu<E>>
-{
+impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Device> Workspace<M, D> {
     /// Infers: the output for the samples in `x`, as slices of the workspace.
     ///
     /// # Errors
     /// More samples than the workspace has room for, inputs of the wrong length, an index past the end of
     /// a table.
+    #[inline(always)]
     pub fn infer(
         &mut self,
-        weights: &Weights<M, Cpu<E>>,
-        x: <M::In as Host>::Slices<'_, E>,
-    ) -> Result<<M::Out as Host>::Slices<'_, E>, Error> {
-        let x = M::In::tensors::<E>(x);
-        let call = Call::inference(self.extents(&x)?);
-        self.forward(weights.device(), weights.params(), State::Read(weights.state()), x, call)?;
-        Ok(M::Out::slices(self.output(weights.device(), call)).0)
+        weights: &Weights<M, D>,
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+    ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
+        let call = self.call(Call::inference(self.extents(x)?));
+        self.infer_as(weights, x, call, None)
     }
+
+    /// The call, watched if the workspace is asked to.
+    #[inline(always)]
+    pub(crate) fn call(&self, call: Call) -> Call {
+        Call { watch: self.check_finite, ..call }
+    }
+
+    /// Infers as `call` says, of a size that there is room for.
+    #[inline(always)]
+    pub(crate) fn infer_as(
+        &mut self,
+        weights: &Weights<M, D>,
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+        call: Call,
+        cache: Option<Region<'_, D>>,
+    ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
+        let (device, Self { arena, staging, .. }) = (weights.device(), self);
+        let x = M::In::bring(device, x, &mut Region::new(D::view_mut(&mut staging.inputs)));
+        device.together(|| {
+            arena.forward_with(device, weights.params(), State::Read(weights.state()), x, call, cache)
+        })?;
+        let y = Staging::<D>::fetch::<M::Out>(&mut staging.outputs, device, arena.output(device, call));
+        finish::<M, D>(device)?;
+        Ok(y)
+    }
+}
+
+/// Waits for the device. What it tells of a layer is told with the layer's path.
+#[inline(always)]
+pub(crate) fn finish<M: Declared + Module<D, M::In>, D: Device>(device: &D) -> Result<(), Error> {
+    device.finish().map_err(|error| match error {
+        DeviceError::IdOutOfRange { place, id, rows } => {
+            Error::IdOutOfRange { path: path(&Describe::of::<M, D, M::In>().rows, place), id, rows }
+        }
+        other => other.into(),
+    })
 }
 
 /// Samples and lengths from the lengths of the inputs. Where an axis is bounded the number of samples is given, and
@@ -404,10 +478,7 @@ fn outcome<M: Declared + Module<D, M::In>, D: Device>(cx: &Ctx<'_, D>) -> Result
 #[cold]
 fn recorded<M: Declared + Module<D, M::In>, D: Device>(cx: &Ctx<'_, D>) -> Result<(), Error> {
     let rows = Describe::of::<M, D, M::In>().rows;
-    let path = |place: u32| {
-        let row = rows.get(place as usize);
-        row.map(|r| if r.path.is_empty() { r.layer.clone() } else { r.path.clone() }).unwrap_or_default()
-    };
+    let path = |place| path(&rows, place);
     if let Some((place, fault)) = cx.fault() {
         return Err(match fault {
             CallFault::IdOutOfRange { id, rows } => Error::IdOutOfRange { path: path(place), id, rows },
@@ -420,6 +491,12 @@ fn recorded<M: Declared + Module<D, M::In>, D: Device>(cx: &Ctx<'_, D>) -> Resul
     let whole = parts.map(|r| r.path.as_str()).reduce(common).unwrap_or_default();
     let path = if whole.is_empty() { path(place) } else { whole.to_owned() };
     Err(Error::NotFinite { path })
+}
+
+/// The path of the layer at a place; the layer's name if it is the whole model.
+fn path(rows: &[Row], place: u32) -> String {
+    let row = rows.get(place as usize);
+    row.map(|r| if r.path.is_empty() { r.layer.clone() } else { r.path.clone() }).unwrap_or_default()
 }
 
 /// The parts that two paths begin with.

@@ -3,19 +3,21 @@ use nn::{Cpu, CrossEntropy, Loss, MSE, Reduction, Rows, Tensors, TensorsMut, ker
 use crate::fixture::{Fixture, assert_near, devices, limit};
 
 /// Value and gradient of a loss over `rows`, times the gradient that arrives.
-fn gradient<E: kernels::cpu::Real, L: Loss<E>>(
+fn gradient<E: kernels::cpu::Real, L: Loss<Cpu<E>>>(
     device: &Cpu<E>,
     loss: &L,
     rows: Rows,
     x: &[E],
-    target: &L::Target,
+    target: &[L::Target],
     dy: f64,
 ) -> (f64, Vec<E>) {
     let mut dx = vec![E::from_f64(f64::NAN); x.len()];
-    let y = Tensors::real(x);
-    let value = loss.value(device, rows, y, target, Some(TensorsMut::real(&mut dx[..]))).unwrap();
-    assert_eq!(loss.value(device, rows, y, target, None).unwrap(), value);
-    (value, dx.iter().map(|d| E::from_f64(dy * d.to_f64())).collect())
+    let (y, mut value, mut again) = (Tensors::real(x), [f64::NAN], [f64::NAN]);
+    loss.check(rows, target).unwrap();
+    loss.value(device, rows, y, target, Some(TensorsMut::real(&mut dx[..])), &mut value);
+    loss.value(device, rows, y, target, None, &mut again);
+    assert_eq!(again, value);
+    (value[0], dx.iter().map(|d| E::from_f64(dy * d.to_f64())).collect())
 }
 
 fn mse<E: kernels::cpu::Real>(name: &'static str, reduction: Reduction) {

@@ -60,7 +60,7 @@ fn lenet<E: kernels::cpu::Real>() {
         let rows = Rows { samples: 3, count: 3, len: 5 };
         let mut dy = vec![E::ZERO; logits.len()];
         let out = Some(TensorsMut::real(&mut dy[..]));
-        loss.value(&device, rows, Tensors::real(&logits[..]), &t, out).unwrap();
+        loss.value(&device, rows, Tensors::real(&logits[..]), &t, out, &mut [0.0]);
         run.forward(&[Values::Real(x.clone())]);
         let gradients = run.vjp(&[Values::Real(dy)]);
         let dx = gradients.dx[0].as_ref().unwrap();
@@ -142,7 +142,7 @@ fn lora_block_is_near<E: kernels::cpu::Real>(loss_limit: f64, limit: f64) {
         let mut dy = vec![E::ZERO; logits.len()];
         let rows = Rows { samples: 2, count: 12, len: 11 };
         let out = Some(TensorsMut::real(&mut dy[..]));
-        NEXT.value(&device, rows, Tensors::real(&logits[..]), &t, out).unwrap();
+        NEXT.value(&device, rows, Tensors::real(&logits[..]), &t, out, &mut [0.0]);
         run.forward(&[Values::Real(x.clone())]);
         let gradients = run.vjp(&[Values::Real(dy)]);
         let dx = gradients.dx[0].as_ref().unwrap();

@@ -63,7 +63,7 @@ impl<X: Signature, V: Dim, D: Dim> Layer<X> for EmbeddingOf<V, D> {
 impl<M: Device, X: Signature, V: Dim, D: Dim> Module<M, X> for EmbeddingOf<V, D> {
     fn forward(cx: &mut Ctx<'_, M>, mut call: Forward<'_, M>) {
         let table = slice::<M>(call.params, 0, V::N * D::N);
-        if let Some(id) = cx.device().gather(D::N, table, call.x.get_ids(0), call.y.get(0)) {
+        if let Some(id) = cx.device().gather(cx.place(), D::N, table, call.x.get_ids(0), call.y.get(0)) {
             cx.fail(CallFault::IdOutOfRange { id, rows: V::N });
         }
     }

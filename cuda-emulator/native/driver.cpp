@@ -273,7 +273,7 @@ Result run(const Function& function, Grid grid, Grid size, unsigned dynamic_byte
 Result launch(Function* function, Grid grid, Grid size, unsigned dynamic_bytes, void* stream, void** arguments) {
   const char* name = function->name.c_str();
   if (dynamic_bytes > function->dynamic_limit) {
-    report("kernel %s: %u bytes of dynamic shared memory, allowed are %u", name, dynamic_bytes, function->dynamic_limit);
+    report("kernel %s: %u bytes of dynamic shared memory, of %u", name, dynamic_bytes, function->dynamic_limit);
     return INVALID_VALUE;
   }
   uint64_t threads = uint64_t(size.x) * size.y * size.z;

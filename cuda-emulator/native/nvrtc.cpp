@@ -128,7 +128,7 @@ Words compiler() {
   for (const char* flag :
        {"-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-exceptions", "-fno-rtti",
         "-fno-math-errno", "-fno-strict-aliasing", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w",
-        "-fsanitize=bounds,alignment,shift,integer-divide-by-zero", "-fno-sanitize-recover=all"})
+        "-fsanitize=bounds,object-size,alignment,shift,integer-divide-by-zero", "-fno-sanitize-recover=all"})
     words.push_back(flag);
   // For `fmaf`, which is a slow call without it.
   if (__builtin_cpu_supports("fma")) words.push_back("-mfma");

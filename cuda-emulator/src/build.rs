@@ -149,7 +149,7 @@ fn private_folder() -> Result<PathBuf, Missing> {
         None => std::env::temp_dir().join(format!("nn-cuda-emulator-{own}")),
     };
     let folder = std::path::absolute(&folder).map_err(|error| unusable(&folder, error))?;
-    match DirBuilder::new().mode(0o700).create(&folder) {
+    match DirBuilder::new().mode(0o700).recursive(true).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unusable(&folder, error)),
         _ => {}
     }

@@ -338,7 +338,7 @@ fn integer_products_keep_their_upper_half() {
         }"#;
     let x = [0xdead_beef_d251_1f53_u64, 0x0123_4567_cd9e_8d57];
     let y: Vec<u64> = map(&device, &device.kernel(source, "k"), shape(1, 1), &x, 3);
-    assert_eq!(y[0], (x[0] & 0xffff_ffff) * (x[1] & 0xffff_ffff) >> 32);
+    assert_eq!(y[0], ((x[0] & 0xffff_ffff) * (x[1] & 0xffff_ffff)) >> 32);
     assert_eq!(y[1], ((u128::from(x[0]) * u128::from(x[1])) >> 64) as u64);
     assert_eq!(y[2], 8 + 31 + 4);
 }
@@ -371,7 +371,8 @@ fn threads_and_blocks_have_their_places() {
         extern "C" __global__ void k(const unsigned*, unsigned* y) {
             unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
             unsigned threads = blockDim.x * blockDim.y * blockDim.z;
-            atomicAdd(&y[block * threads + thread_in_block()], 1 + 10 * threadIdx.x + 100 * threadIdx.y + 1000 * threadIdx.z);
+            unsigned place = 10 * threadIdx.x + 100 * threadIdx.y + 1000 * threadIdx.z;
+            atomicAdd(&y[block * threads + thread_in_block()], 1 + place);
         }"#;
     let config = LaunchConfig { grid_dim: (5, 3, 2), block_dim: (4, 3, 2), shared_mem_bytes: 0 };
     let y: Vec<u32> = map(&device, &device.kernel(source, "k"), config, &[0u32], 30 * 24);

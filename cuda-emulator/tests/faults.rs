@@ -228,6 +228,33 @@ fn an_index_outside_a_shared_array_is_reported() {
 }
 
 #[test]
+fn a_pointer_past_a_shared_array_is_reported() {
+    Case {
+        test: "a_pointer_past_a_shared_array_is_reported",
+        source: r#"
+            __device__ __forceinline__ void load(float* to, const float* x, int n) {
+                for (int i = threadIdx.x; i < n; i += 32) to[i] = x[i];
+            }
+            extern "C" __global__ void k(const float* x, float* y) {
+                __shared__ float tile[64];
+                __shared__ float other[64];
+            #ifdef FAULT
+                load(tile, x, 96);
+            #else
+                load(tile, x, 64);
+            #endif
+                load(other, x, 64);
+                __syncthreads();
+                y[threadIdx.x] = tile[threadIdx.x] + other[threadIdx.x];
+            }"#,
+        config: shape(1, 32),
+        x: &[1.0; 96],
+        results: 32,
+    }
+    .is_reported("CUDA_ERROR_LAUNCH_FAILED", &["kernel.cu:3", "outside of the array"]);
+}
+
+#[test]
 fn an_index_past_dynamic_shared_memory_is_reported() {
     Case {
         test: "an_index_past_dynamic_shared_memory_is_reported",
@@ -243,7 +270,7 @@ fn an_index_past_dynamic_shared_memory_is_reported() {
         x: &[1.0; 32],
         results: 32,
     }
-    .is_reported("CUDA_ERROR_ILLEGAL_ADDRESS", &["thread (31,0,0)"]);
+    .is_reported("CUDA_ERROR_LAUNCH_FAILED", &["thread (31,0,0)", "past the end of dynamic shared memory"]);
 }
 
 #[test]
@@ -534,5 +561,5 @@ fn endless_recursion_is_reported() {
         x: &[1.0],
         results: 32,
     }
-    .is_reported("CUDA_ERROR_ILLEGAL_ADDRESS", &["thread (0,0,0)"]);
+    .is_reported("CUDA_ERROR_LAUNCH_FAILED", &["thread (0,0,0)", "stack overflow"]);
 }

@@ -1,6 +1,7 @@
 // What kernels share. All inline PTX is here, each piece beside the plain C++ that says what it means, so the same
-// kernel compiles under NVRTC (which is given no CUDA header) and under g++ with the CPU emulator. Nothing here is called
-// by one capital letter: those are for the constants that a kernel is compiled with.
+// kernel compiles under NVRTC (which is given no CUDA header) and under g++ with the CPU emulator.
+//
+// Nothing here is called by one capital letter: those are for the constants that a kernel is compiled with.
 #pragma once
 
 #ifdef __CUDACC_RTC__

@@ -2,8 +2,9 @@
 // never wait run one after another on a single stack. Blocks run one after another.
 //
 // A thread runs until it must wait, so a missing barrier shows as a wrong result; `NN_EMU_ORDER=rev` or `rand:SEED`
-// runs the threads of a block in another order, which shows the barriers that the usual order hides. Shared memory
-// is NaN when a block starts. Dynamic shared memory ends at a page that can't be touched, and so does every stack.
+// runs the threads of a block in another order, which shows the barriers that the usual order hides; `rev` takes the
+// blocks from last to first, too. Shared memory is NaN when a block starts. Dynamic shared memory ends at a page that
+// can't be touched, and so does every stack.
 #include "runtime.h"
 
 #include <algorithm>
@@ -533,7 +534,7 @@ bool run_grid(Grid grid) {
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
-        blockIdx = {x, y, z};
+        blockIdx = order.reverse ? Grid{grid.x - 1 - x, grid.y - 1 - y, grid.z - 1 - z} : Grid{x, y, z};
         if (order.seed) arrange(order);
         run_block();
         if (!block.fault.message.empty()) return false;

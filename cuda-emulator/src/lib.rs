@@ -12,7 +12,7 @@
 //! * a shuffle, vote or matrix product for which lanes are missing.
 //!
 //! A thread runs until it has to wait, so a race shows only if the order of threads brings it out: run tests once
-//! more with `NN_EMU_ORDER=rev` or `NN_EMU_ORDER=rand:SEED`. Of the order of memory operations, bank conflicts and
+//! more with `NN_EMU_ORDER=rev` (blocks and their threads from last to first) or `NN_EMU_ORDER=rand:SEED`. Of the order of memory operations, bank conflicts and
 //! speed the emulator knows nothing, threads that wait for another by reading a flag never end, and what inline PTX
 //! means is only what the header around it says.
 //!

@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use common::{Device, compile, device, in_child, numbers, shape};
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaFunction, CudaSlice, DevicePtr, LaunchConfig, PushKernelArg, result};
+use cudarc::nvrtc::Ptx;
 
 const MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
@@ -239,11 +240,21 @@ fn a_module_can_be_unloaded_and_loaded_again() {
 }
 
 #[test]
+fn an_image_that_this_build_did_not_make_is_refused() {
+    let Some(device) = device() else { return };
+    for image in ["", "\x7fELF", "nn-cuda-emulator:/elsewhere/kernels/k.so"] {
+        let image = [image.as_bytes(), b"\0"].concat();
+        let error = device.context.load_module(Ptx::from_binary(image)).unwrap_err();
+        assert_eq!(error.0, CUresult::CUDA_ERROR_INVALID_IMAGE);
+    }
+}
+
+#[test]
 fn a_grid_may_be_large() {
     let Some(device) = device() else { return };
     let source = r#"
         extern "C" __global__ void k(unsigned* y) {
-            if (threadIdx.x == 0) y[0] += 1, y[1] = blockIdx.x;
+            y[0] += 1, atomicMax(&y[1], blockIdx.x);
         }"#;
     let kernel = device.kernel(source, "k");
     let blocks = 3_000_000;

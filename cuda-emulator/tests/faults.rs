@@ -206,6 +206,46 @@ fn device_memory_that_nobody_wrote_is_nan() {
 }
 
 #[test]
+fn a_local_variable_that_nobody_wrote_gives_a_wrong_result() {
+    Case {
+        test: "a_local_variable_that_nobody_wrote_gives_a_wrong_result",
+        source: r#"
+            extern "C" __global__ void k(const float* x, float* y) {
+            #ifdef FAULT
+                float sum[4];
+            #else
+                float sum[4] = {};
+            #endif
+                for (int i = 0; i < 32; i++) sum[i % 4] += x[i];
+                y[threadIdx.x] = sum[0] + sum[1] + sum[2] + sum[3];
+            }"#,
+        config: shape(1, 32),
+        x: &[1.0; 32],
+        results: 32,
+    }
+    .is_wrong(&[32.0; 32]);
+}
+
+#[test]
+fn a_sum_that_depends_on_the_order_of_blocks_shows_in_the_reverse_order() {
+    const TEST: &str = "a_sum_that_depends_on_the_order_of_blocks_shows_in_the_reverse_order";
+    let Some(device) = device() else { return };
+    let source = r#"
+        extern "C" __global__ void k(const float* x, float* y) {
+            if (blockIdx.x == 0) *y = 0;
+            *y += x[blockIdx.x];
+        }"#;
+    let body = || {
+        let y = run(&device, source, &[], shape(3, 1), &[1.0, 1e8, -1e8], 1).unwrap();
+        eprintln!("sum {}", y[0]);
+    };
+    for (order, sum) in [("fwd", "sum 0\n"), ("rev", "sum 1\n")] {
+        let Some(stderr) = in_child(TEST, &[("NN_EMU_ORDER", order)], body) else { return };
+        assert!(stderr.contains(sum), "{order}: {stderr}");
+    }
+}
+
+#[test]
 fn an_index_outside_a_shared_array_is_reported() {
     Case {
         test: "an_index_outside_a_shared_array_is_reported",

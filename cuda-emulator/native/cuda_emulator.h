@@ -13,8 +13,9 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-// In a section of its own, so that the runtime can poison all of it before a block starts.
-#define __shared__ static __attribute__((section("nn_emu_shared")))
+// Nothing else in a kernel's file is a variable without a value, so these are all that is in .bss, which the runtime
+// poisons before a block starts. (A section of their own can't hold variables of templates beside others.)
+#define __shared__ static
 
 #define NN_EMU_TEXT_(x) #x
 #define NN_EMU_TEXT(x) NN_EMU_TEXT_(x)
@@ -266,15 +267,15 @@ inline Value atomicCAS(Value* p, typename nn_emu::Same<Value>::Type compare, typ
   return old;
 }
 
-// The linker makes these two for a section whose name is an identifier. They are null where no kernel uses it.
+// The linker's names for the ends of .bss.
 extern "C" {
-extern unsigned char __start_nn_emu_shared[] __attribute__((weak, visibility("hidden")));
-extern unsigned char __stop_nn_emu_shared[] __attribute__((weak, visibility("hidden")));
+extern unsigned char __bss_start[] __attribute__((visibility("hidden")));
+extern unsigned char _end[] __attribute__((visibility("hidden")));
 }
 
 namespace nn_emu {
 template <class... Args> constexpr Kernel describe(void (*)(Args...), void (*call)(void**)) {
-  return {call, sizeof...(Args), Arguments<Args...>::bytes, __start_nn_emu_shared, __stop_nn_emu_shared};
+  return {call, sizeof...(Args), Arguments<Args...>::bytes, __bss_start, _end};
 }
 }  // namespace nn_emu
 

@@ -126,7 +126,7 @@ bool translate(const Words& options, Words* flags) {
 Words compiler() {
   Words words = split(environment("NN_EMU_CXX", "g++"));
   for (const char* flag :
-       {"-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-exceptions", "-fno-rtti",
+       {"-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-zero-initialized-in-bss", "-fno-exceptions", "-fno-rtti",
         "-fno-math-errno", "-fno-strict-aliasing", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w",
         "-fsanitize=bounds,object-size,alignment,shift,integer-divide-by-zero", "-fno-sanitize-recover=all"})
     words.push_back(flag);
@@ -168,7 +168,8 @@ Result compile(Program* program, const Words& options) {
 
   // The linker is called without `-fsanitize`: the checks report to the runtime and not to libubsan.
   Words link = split(environment("NN_EMU_CXX", "g++"));
-  for (const char* word : {"-shared", "kernel.o", "-o", "kernel.so"}) link.push_back(word);
+  // Without start files, .bss holds what the kernel declares and no more.
+  for (const char* word : {"-shared", "-nostartfiles", "kernel.o", "-o", "kernel.so"}) link.push_back(word);
   for (const std::string& word : {std::string("-I."), "-I" + own_folder().string(), std::string("-xc++"),
                                   std::string("-c"), program->name, std::string("-o"), std::string("kernel.o")})
     command.push_back(word);

@@ -510,7 +510,7 @@ void forget_threads() {
 
 void run_block() {
   const nn_emu::Kernel& kernel = *block.kernel;
-  if (kernel.shared) memset(kernel.shared, 0xff, static_cast<size_t>(kernel.shared_end - kernel.shared));
+  memset(kernel.shared, 0xff, static_cast<size_t>(kernel.shared_end - kernel.shared));
   if (block.dynamic_bytes) memset(block.dynamic, 0xff, block.dynamic_bytes);
   block.left = block.at_barrier = 0;
   for (unsigned i = 0; i * WARP < block.threads; i++) {

@@ -399,3 +399,39 @@ fn shared_memory_is_read_again_after_a_barrier() {
     let y: Vec<f32> = map(&device, &device.kernel(source, "k"), shape(1, 32), &[0f32], 32);
     assert_eq!(y, [12.0; 32]);
 }
+
+#[test]
+fn shared_arrays_of_every_kind_of_function_are_apart() {
+    let Some(device) = device() else { return };
+    let source = r#"
+        __constant__ float table[2] = {10, 20}, zeros[2] = {0, 0};
+        template <int Size> __device__ float in_template(float v) {
+            __shared__ float s[Size];
+            s[threadIdx.x] = v * Size;
+            __syncthreads();
+            return s[31 - threadIdx.x];
+        }
+        __device__ __forceinline__ float in_inline(float v) {
+            __shared__ float s[32];
+            s[threadIdx.x] = v;
+            __syncthreads();
+            return s[31 - threadIdx.x];
+        }
+        __device__ float in_function(float v) {
+            __shared__ float s[32];
+            s[threadIdx.x] = v;
+            __syncthreads();
+            return s[31 - threadIdx.x];
+        }
+        extern "C" __global__ void k(const float* x, float* y) {
+            __shared__ float s[32];
+            s[threadIdx.x] = x[threadIdx.x];
+            float sum = in_template<32>(1) + in_template<64>(1) + in_inline(3) + in_function(4) + block_sum(1.0f);
+            __syncthreads();
+            y[threadIdx.x] = s[threadIdx.x] * 1000 + sum + table[1] + zeros[threadIdx.x % 2];
+        }"#;
+    let x: Vec<f32> = (0..32).map(|i| i as f32).collect();
+    let y: Vec<f32> = map(&device, &device.kernel(source, "k"), shape(2, 32), &x, 32);
+    let want: Vec<f32> = x.iter().map(|x| x * 1000.0 + (32 + 64 + 3 + 4 + 32 + 20) as f32).collect();
+    assert_eq!(y, want);
+}

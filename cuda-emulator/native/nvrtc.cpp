@@ -126,9 +126,10 @@ bool translate(const Words& options, Words* flags) {
 Words compiler() {
   Words words = split(environment("NN_EMU_CXX", "g++"));
   for (const char* flag :
-       {"-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-zero-initialized-in-bss", "-fno-exceptions", "-fno-rtti",
-        "-fno-math-errno", "-fno-strict-aliasing", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w",
-        "-fsanitize=bounds,object-size,alignment,shift,integer-divide-by-zero", "-fno-sanitize-recover=all"})
+       {"-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-zero-initialized-in-bss",
+        "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-strict-aliasing", "-ffp-contract=off",
+        "-fsanitize=bounds,object-size,alignment,shift,integer-divide-by-zero", "-fno-sanitize-recover=all",
+        "-U_FORTIFY_SOURCE", "-w"})
     words.push_back(flag);
 #if __GNUC__ >= 12
   // A local variable that nobody has written is a huge number and not, by chance, 0.

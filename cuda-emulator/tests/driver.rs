@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use common::{Device, compile, device, in_child, numbers, shape};
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
-use cudarc::driver::{CudaFunction, CudaSlice, DevicePtr, LaunchConfig, PushKernelArg, result};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, DevicePtr, LaunchConfig, PushKernelArg, result};
 use cudarc::nvrtc::Ptx;
 
 const MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -237,6 +237,26 @@ fn a_module_can_be_unloaded_and_loaded_again() {
         axpy(&device, &kernel, factor, &x, &mut y);
         assert_eq!(device.stream.clone_dtoh(&y).unwrap(), [factor; 4]);
     }
+}
+
+#[test]
+fn events_are_recorded_on_streams_that_wait_for_each_other() {
+    let Some(device) = device() else { return };
+    // With the events that cudarc makes for every buffer, which the other tests do without.
+    let context = CudaContext::new(0).unwrap();
+    let (one, two) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+    let start = one.record_event(flags).unwrap();
+    let kernel = device.kernel(AXPY, "axpy");
+    let x = one.clone_htod(&[1f32; 8]).unwrap();
+    let mut y = two.alloc_zeros::<f32>(8).unwrap();
+    // SAFETY: the arguments are those of the kernel.
+    unsafe { two.launch_builder(&kernel).arg(&3f32).arg(&x).arg(&mut y).launch(shape(1, 8)) }.unwrap();
+    let end = two.record_event(flags).unwrap();
+    one.wait(&end).unwrap();
+    assert_eq!(one.clone_dtoh(&y).unwrap(), [3.0; 8]);
+    end.synchronize().unwrap();
+    assert!(start.elapsed_ms(&end).unwrap() >= 0.0);
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Measures which way products of each size are computed fastest: `cargo run --release -p nn-bench --bin routes`.
 //!
-//! With `--write` it writes what it found to nn-kernels/src/cpu/gemm/routes.rs, which the library decides by. Leave the
+//! With `--write` it writes what it found to nn-kernels/src/cpu/gemm/routes.rs, which the library decides by: the table of
+//! the instruction set that it ran with, AVX-512's or that of all others. Leave the
 //! machine alone meanwhile; it takes about a minute.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use nn::Cpu;
 use nn::kernels::ops::{Linear as _, LinearSpec, Unary};
 use nn::kernels::philox::Philox;
+use nn::{Cpu, Isa};
 
 const ROWS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 const SIZES: std::ops::RangeInclusive<u32> = 5..=12;
@@ -17,9 +18,6 @@ const WAYS: [&str; 3] = ["direct", "streamed", "packed"];
 const MARGIN: f64 = 0.98;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../nn-kernels/src/cpu/gemm/routes.rs");
-/// The line that says what it was measured on, and what surrounds the table.
-const MEASURED: &str = "//! file; on ";
-const TABLE: [&str; 2] = ["= [\n", "];\n"];
 
 fn random(seed: u64, n: usize) -> Vec<f32> {
     let mut rng = Philox::new(seed, 0);
@@ -55,7 +53,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lines = pool.install(measure)?;
     if write {
         let text = std::fs::read_to_string(FILE)?;
-        std::fs::write(FILE, rewritten(&text, &lines).ok_or(format!("{FILE} has no table to replace"))?)?;
+        let name = if Cpu::<f32>::new()?.isa() == Isa::Avx512 { "AVX512" } else { "AVX2" };
+        let text = rewritten(&text, name, &lines).ok_or(format!("{FILE} has no table {name}"))?;
+        std::fs::write(FILE, text)?;
         println!("written: {FILE}");
     }
     Ok(())
@@ -85,18 +85,18 @@ fn measure() -> Result<String, nn::DeviceError> {
     Ok(table)
 }
 
-/// The file with other lines in its table.
-fn rewritten(text: &str, lines: &str) -> Option<String> {
-    let (head, rest) = text.split_once(MEASURED)?;
-    let (middle, rest) = rest.split_once('\n')?.1.split_once(TABLE[0])?;
-    let tail = rest.split_once(TABLE[1])?.1;
-    let machine = machine();
-    Some(format!("{head}{MEASURED}{machine}, one thread.\n{middle}{}{lines}{}{tail}", TABLE[0], TABLE[1]))
+/// The file with other lines in the table of this name, and with the machine in the line before it.
+fn rewritten(text: &str, name: &str, lines: &str) -> Option<String> {
+    let begin = format!("const {name}: Table = [\n");
+    let (head, rest) = text.split_once(&begin)?;
+    let head = &head[..head.trim_end().rfind('\n')? + 1];
+    let tail = rest.split_once("];\n")?.1;
+    Some(format!("{head}/// On {}, one thread.\n{begin}{lines}];\n{tail}", machine()))
 }
 
 /// What it was measured on.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
-    format!("{} ({})", model.unwrap_or("an unknown processor"), Cpu::<f32>::default().isa())
+    model.unwrap_or("an unknown processor").to_owned()
 }

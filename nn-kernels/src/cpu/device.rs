@@ -3,6 +3,7 @@
 //! The kernels are compiled here, once for each of the two, with this crate's optimisations, and the generic
 //! implementation only calls them. Were it not for [`Compiled`], every crate that uses a kernel would compile its own.
 
+use super::isa::Available;
 use super::kernels::Kernels;
 use super::{Cpu, Real, conv, gemm};
 use crate::Device;
@@ -81,7 +82,7 @@ families! {
         fn linear_add(s: &LinearSpec, x: In<'_, E>, w: In<'_, E>, y: Out<'_, E>);
         fn packed_linear(s: &PackedSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: Out<'_, E>);
         fn packed_linear_vjp(s: &PackedSpec, w: In<'_, E>, dy: In<'_, E>, dx: Out<'_, E>);
-        const fn linear_route(s: LinearSpec) = gemm::route(s.inputs, s.outputs, s.transposed);
+        const fn linear_route(s: LinearSpec) = gemm::route(Available::best().get(), s.inputs, s.outputs, s.transposed);
     }
     Conv {
         fn conv2d(s: &Conv2dSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: Out<'_, E>, scratch: Out<'_, E>);

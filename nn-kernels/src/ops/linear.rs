@@ -97,6 +97,7 @@ pub trait Linear: Memory {
     );
     /// The gradient of x of [`packed_linear`](Self::packed_linear): dx = dy·W.
     fn packed_linear_vjp(&self, s: &PackedSpec, w: View<'_, Self>, dy: View<'_, Self>, dx: ViewMut<'_, Self>);
-    /// The name of the kernel that [`linear`](Self::linear) takes for this layer, whatever the number of rows.
+    /// The name of the kernel that [`linear`](Self::linear) takes for this layer, whatever the number of rows; with the
+    /// fastest instruction set of this machine.
     fn linear_route(s: &LinearSpec) -> &'static str;
 }

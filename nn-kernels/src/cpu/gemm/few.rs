@@ -38,7 +38,7 @@ pub(crate) fn matrices<E: Real>(
     if n == 1 && m > 1 && a.row == 1 {
         return product_by(isa, Threads::All, forced, &b.t(), &a.t(), start.t(), act, c, m);
     }
-    let way = if b.col == 1 { forced.unwrap_or(Way::new(m, k, n)) } else { Way::Packed };
+    let way = if b.col == 1 { forced.unwrap_or(Way::new(isa.get(), m, k, n)) } else { Way::Packed };
     let large = m.saturating_mul(n).saturating_mul(k) >= 2 * WORK && par::threads() > 1;
     match way {
         Way::Direct if !large => run::direct(isa, a, b, start, act, c),

@@ -19,6 +19,7 @@ use super::simd::{Outlined, Simd, kernels};
 use super::size::reach;
 use super::vector::Vector;
 use super::{Real, elementwise, par};
+use crate::Isa;
 use crate::ops::Unary;
 pub(crate) use factors::{Left, Mat, Right};
 pub(crate) use few::{matrices, narrow_product};
@@ -28,10 +29,15 @@ kernels! {
     fn area<E>(p: &Product<'_, E>, area: Area);
 }
 
-/// Terms that are summed in registers before they are added to C. A panel of B this long fits in the first cache.
+/// Terms that are summed in registers before they are added to C. Most instruction sets' panels of B of
+/// this length fit in the first cache.
 pub(crate) const KC: usize = 256;
 /// Columns of a packed block of B, about: the block fits in the second or third cache.
 const NC: usize = 512;
+/// Bytes of a panel that stays in the first cache beside what passes by.
+const PANEL: usize = 32 * 1024;
+/// Bytes of a page of memory.
+const PAGE: usize = 4096;
 /// Row tiles in a packed block of A: with [`KC`], it fits in the second cache.
 const ROW_TILES: usize = 24;
 /// The largest block of A: [`ROW_TILES`] tiles of 8 rows.
@@ -195,20 +201,23 @@ fn tiles<S: Simd, E: Real>(
 ) {
     let lanes = <E::Vector<S> as Vector>::LANES;
     let width = S::VECTORS * lanes;
-    // B as it lies is passed over row tile by row tile, so that tiles of few rows can be wide; of a packed B a
-    // panel stays in the first cache while all of A passes by.
-    for j0 in js.clone().step_by(if p.pack_b { width } else { js.len().max(1) }) {
+    // B as it lies is passed over row tile by row tile, so that tiles of few rows can be wide. Of a packed B a panel stays
+    // in the first cache while all of A passes by; unless it does not fit there, or the rows of C are so far apart that
+    // each is on a page of its own, of which only so many are known by heart: then a panel of A stays.
+    let panel = KC * width * size_of::<E>();
+    let by_panel = p.pack_b && panel <= PANEL && p.c_row * size_of::<E>() < PAGE;
+    for j0 in js.clone().step_by(if by_panel { width } else { js.len().max(1) }) {
         let mut i0 = is.start;
         while i0 < is.end {
-            let i1 = if p.pack_b { is.end } else { i0 + tile_rows::<S>(is.end - i0) };
+            let i1 = if by_panel { is.end } else { i0 + tile_rows::<S>(is.end - i0) };
             let mut i = i0;
             while i < i1 {
                 let rows = tile_rows::<S>(i1 - i);
-                let j1 = if p.pack_b { (j0 + width).min(js.end) } else { js.end };
+                let j1 = if by_panel { (j0 + width).min(js.end) } else { js.end };
                 let mut j = j0;
                 while j < j1 {
                     let (vectors, last) = if p.pack_b {
-                        let n = j1 - j;
+                        let n = (j1 - j).min(width);
                         (n.div_ceil(lanes), n - (n - 1) / lanes * lanes)
                     } else {
                         next_tile::<S, E>(rows, j1 - j)
@@ -284,9 +293,9 @@ impl Way {
     }
 
     /// The fastest for `m` × `k` times `k` × `n`, as it was [measured](routes).
-    pub(crate) const fn new(m: usize, k: usize, n: usize) -> Self {
+    pub(crate) const fn new(isa: Isa, m: usize, k: usize, n: usize) -> Self {
         let (line, class) = (routes::line(k.saturating_mul(n)), routes::class(m));
-        match routes::TABLE[line][class] {
+        match routes::table(isa)[line][class] {
             b'S' => Self::Streamed,
             b'P' => Self::Packed,
             _ => Self::Direct,
@@ -300,8 +309,8 @@ const fn ceil_log2(n: usize) -> usize {
 }
 
 /// What a layer's products are called: the way of one row, and that of many if it is another.
-pub(crate) const fn route(k: usize, n: usize, transposed: bool) -> &'static str {
-    match (Way::new(1, k, n), Way::new(usize::MAX, k, n)) {
+pub(crate) const fn route(isa: Isa, k: usize, n: usize, transposed: bool) -> &'static str {
+    match (Way::new(isa, 1, k, n), Way::new(isa, usize::MAX, k, n)) {
         _ if transposed => Way::Packed.name(),
         _ if n <= NARROW => "narrow",
         (Way::Direct, Way::Direct) => Way::Direct.name(),
@@ -374,6 +383,7 @@ fn product_by<E: Real>(
         c_row >= n && c.len() >= reach("product", m - 1, c_row, n),
         "product: C is smaller than {m} × {n}"
     );
+    let way = way.unwrap_or(Way::new(isa.get(), m, k, n));
     let (pack_a, pack_b) = packs(way, m, k, n, matrix, direct.is_some());
     let c = c.as_mut_ptr();
     let p = Product { isa, a, b, matrix, direct, terms, start, act, c, c_row, pack_a, pack_b };
@@ -389,14 +399,13 @@ fn product_by<E: Real>(
 
 /// Whether A and B are packed.
 fn packs<E>(
-    way: Option<Way>,
+    way: Way,
     m: usize,
     k: usize,
     n: usize,
     matrix: Option<Mat<'_, E>>,
     direct: bool,
 ) -> (bool, bool) {
-    let way = way.unwrap_or(Way::new(m, k, n));
     let b = !direct || way == Way::Packed;
     let a = match matrix {
         None => true,

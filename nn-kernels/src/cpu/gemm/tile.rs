@@ -33,6 +33,9 @@ pub(super) enum TileStart {
     Add,
 }
 
+/// Terms from which on a tile takes long enough for C to come from memory meanwhile.
+const FETCH_AHEAD: usize = 64;
+
 /// C's tile of `M` rows and `V` vectors = start + A·B.
 ///
 /// # Safety
@@ -64,6 +67,13 @@ unsafe fn tile<S: Simd, E: Real, const M: usize, const V: usize, const PART: boo
         let mut acc = [[E::Vector::<S>::splat(E::ZERO); V]; M];
         let mut b = t.b;
         let mut at = 0;
+        if t.k >= FETCH_AHEAD {
+            for m in 0..M {
+                for v in 0..V {
+                    S::prefetch(t.c.wrapping_add(m * t.c_row + v * lanes).cast());
+                }
+            }
+        }
         for _ in 0..t.k {
             for (v, column) in columns.iter_mut().enumerate() {
                 *column = load(b, v);

@@ -20,7 +20,7 @@ fn words(s: Stream, block: u32) -> [u32; 4] {
 }
 
 /// The element is kept where its word is at least this.
-fn threshold(rate: f64) -> u64 {
+pub(crate) fn threshold(rate: f64) -> u64 {
     (rate * 4_294_967_296.0).round() as u64
 }
 
@@ -107,7 +107,8 @@ impl<E: Real> Kernels<E> {
         sample: &mut [E],
         log_prob: Option<&mut [E]>,
     ) {
-        let rows = check_gaussian("gaussian", s, [mean.len(), log_std.len(), sample.len()], noise);
+        let rows =
+            check_gaussian("gaussian", s, [mean.len(), log_std.len(), sample.len()], noise.map(<[E]>::len));
         assert_eq!(
             log_prob.is_some(),
             s.squash,
@@ -158,7 +159,12 @@ impl<E: Real> Kernels<E> {
         dmean: Option<&mut [E]>,
         dlog_std: Option<&mut [E]>,
     ) {
-        let rows = check_gaussian("gaussian_vjp", s, [mean.len(), log_std.len(), dsample.len()], noise);
+        let rows = check_gaussian(
+            "gaussian_vjp",
+            s,
+            [mean.len(), log_std.len(), dsample.len()],
+            noise.map(<[E]>::len),
+        );
         assert!(!s.squash || dlog_prob.len() == rows, "gaussian_vjp: dlog_prob is not {rows} rows");
         for (name, given) in [("dmean", &dmean), ("dlog_std", &dlog_std)] {
             let same = given.as_ref().is_none_or(|given| given.len() == mean.len());
@@ -193,11 +199,11 @@ impl<E: Real> Kernels<E> {
 
 /// How many rows there are, if all have as many.
 #[track_caller]
-fn check_gaussian<E>(name: &str, s: &GaussianSpec, lens: [usize; 3], noise: Option<&[E]>) -> usize {
+pub(crate) fn check_gaussian(name: &str, s: &GaussianSpec, lens: [usize; 3], noise: Option<usize>) -> usize {
     assert!(s.cols > 0, "{name}: rows of no values");
     let rows = lens[0] / s.cols;
     let all = size(name, &[rows, s.cols]);
-    let same = lens.iter().all(|&len| len == all) && noise.is_none_or(|noise| noise.len() == all);
+    let same = lens.iter().all(|&len| len == all) && noise.is_none_or(|noise| noise == all);
     assert!(same, "{name}: mean, log_std, noise and sample are not rows of {} values, as many each", s.cols);
     rows
 }

@@ -37,12 +37,28 @@ macro_rules! files {
 }
 
 files! {
+    Conv "conv.cu"
     Elementwise "elementwise.cu"
+    Layout "layout.cu"
+    Linear "linear.cu"
+    Loss "loss.cu"
+    Norm "norm.cu"
+    Optim "optim.cu"
+    Packed "packed.cu"
+    Pool "pool.cu"
+    Random "random.cu"
+    Recurrent "recurrent.cu"
+    Sums "sums.cu"
+    Table "table.cu"
 }
 
 /// What the files include.
-const HEADERS: [(&CStr, &str); 2] =
-    [(c"device.cuh", include_str!("kernels/device.cuh")), (c"unary.cuh", include_str!("kernels/unary.cuh"))];
+const HEADERS: [(&CStr, &str); 4] = [
+    (c"common.cuh", include_str!("kernels/common.cuh")),
+    (c"device.cuh", include_str!("kernels/device.cuh")),
+    (c"gemm.cuh", include_str!("kernels/gemm.cuh")),
+    (c"unary.cuh", include_str!("kernels/unary.cuh")),
+];
 
 /// Constants that a file is compiled with, where they pay: a tile's or a head's size, never a layer's shape.
 pub(super) type Defines = &'static [(&'static str, u32)];

@@ -23,7 +23,20 @@ mod route;
 mod sha256;
 
 mod attention;
+mod batch_norm;
+mod conv;
 mod elementwise;
+mod layout;
+mod linear;
+mod loss;
+mod norm;
+mod optim;
+mod packed;
+mod pool;
+mod random;
+mod recurrent;
+mod sums;
+mod table;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -187,4 +200,8 @@ impl<E: CudaReal> Open for Cuda<E> {
             None => Self::new(0),
         }
     }
+}
+
+impl<E: CudaReal> Device for Cuda<E> {
+    const LACKS: &'static [&'static str] = &["attention", "attention_vjp"];
 }

@@ -20,7 +20,7 @@ cases! {
 
     axes_are_reordered within 1e-6 |t| {
         let specs = [
-            PermuteSpec { rank: 0, dims: [1; 6], axes: [0, 1, 2, 3, 4, 5] },
+            PermuteSpec { rank: 1, dims: [5, 1, 1, 1, 1, 1], axes: [0, 1, 2, 3, 4, 5] },
             PermuteSpec { rank: 2, dims: [3, 4, 1, 1, 1, 1], axes: [1, 0, 2, 3, 4, 5] },
             PermuteSpec { rank: 3, dims: [3, 1, 5, 1, 1, 1], axes: [2, 0, 1, 3, 4, 5] },
             PermuteSpec { rank: 6, dims: [2, 3, 1, 4, 2, 3], axes: [3, 5, 0, 2, 4, 1] },

@@ -68,8 +68,11 @@ template <class T, class A, class B, class Out>
 __device__ __forceinline__ void product(const A& a, const B& b, const Out& out, long long rows, long long cols,
                                         long long from, long long to, long long tile_row, long long tile_column) {
   constexpr int RUN = 256, A_ROW = T::ROWS + 4, B_ROW = T::COLS + 4;
-  __shared__ __align__(16) real a_tile[T::DEPTH * A_ROW];
-  __shared__ __align__(16) real b_tile[T::DEPTH * B_ROW];
+  struct alignas(16) Shared {
+    real a[T::DEPTH * A_ROW], b[T::DEPTH * B_ROW];
+  };
+  __shared__ Shared shared;
+  real *a_tile = shared.a, *b_tile = shared.b;
   const int down = threadIdx.x / T::ACROSS * T::TALL, across = threadIdx.x % T::ACROSS * T::WIDE;
   long long first_row = tile_row * T::ROWS, first_column = tile_column * T::COLS;
 

@@ -90,7 +90,7 @@ __device__ __forceinline__ void product(const A& a, const B& b, const Out& out, 
     // The next part comes from memory while this one is multiplied.
     a_stage.read(a, k + T::DEPTH, to);
     b_stage.read(b, k + T::DEPTH, to);
-#pragma unroll
+#pragma unroll 8
     for (int d = 0; d < T::DEPTH; d++) {
       real u[T::TALL], v[T::WIDE];
 #pragma unroll

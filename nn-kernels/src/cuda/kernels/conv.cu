@@ -181,18 +181,18 @@ __device__ __forceinline__ void weights(const Shape& shape, const real* x, const
 }
 
 #define NN_CONV(T, conv, conv_dx, conv_dw)                                                                         \
-  extern "C" __global__ void __launch_bounds__(T::THREADS)                                                         \
+  extern "C" __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)                                              \
       conv(Shape s, const real* __restrict__ x, const real* __restrict__ w, const real* __restrict__ b,             \
            real* __restrict__ y) {                                                                                 \
     forward<T>(s, x, w, b, y);                                                                                     \
   }                                                                                                                \
   NN_KERNEL(conv)                                                                                                  \
-  extern "C" __global__ void __launch_bounds__(T::THREADS)                                                         \
+  extern "C" __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)                                              \
       conv_dx(Shape s, const real* __restrict__ w, const real* __restrict__ dy, real* __restrict__ dx) {            \
     backward<T>(s, w, dy, dx);                                                                                     \
   }                                                                                                                \
   NN_KERNEL(conv_dx)                                                                                               \
-  extern "C" __global__ void __launch_bounds__(T::THREADS)                                                         \
+  extern "C" __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)                                              \
       conv_dw(Shape s, const real* __restrict__ x, const real* __restrict__ dy, real* __restrict__ parts,           \
               long long each) {                                                                                    \
     weights<T>(s, x, dy, parts, each);                                                                             \

@@ -38,7 +38,7 @@ __device__ __forceinline__ void run(const Shape& s, const real* a, const real* b
 
 // One kernel for each order in which factors lie: with both in one, its registers would be those of the worst.
 #define NN_PRODUCT(name, T, A_ALONG, B_ALONG)                                                                       \
-  extern "C" __global__ void __launch_bounds__(T::THREADS)                                                          \
+  extern "C" __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)                                              \
       name(Shape s, Function act, int mode, const real* __restrict__ a, const real* __restrict__ b,                 \
            const real* __restrict__ bias, real* __restrict__ y) {                                                   \
     run<T, A_ALONG, B_ALONG>(s, a, b, Output{y, bias, act, s.cols, mode});                                          \

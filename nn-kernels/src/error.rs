@@ -34,4 +34,31 @@ pub enum DeviceError {
         /// What may be asked for, separated by commas.
         offered: String,
     },
+    /// There is no driver for NVIDIA's GPUs on this machine.
+    #[error("no CUDA driver: libcuda was not found. Install NVIDIA's driver, or take the device `Cpu`")]
+    NoCudaDriver,
+    /// The driver refused something: there is no such GPU, or an operation failed on it.
+    #[error("CUDA, {doing}: {error}")]
+    Cuda {
+        /// What was being done.
+        doing: String,
+        /// What the driver says.
+        error: String,
+    },
+    /// NVRTC, which compiles the kernels, is not on this machine.
+    #[error(
+        "no NVRTC: libnvrtc.so.13 was not found. Install it with CUDA 13, or by `pip install nvidia-cuda-nvrtc==13.0.*`, and \
+         name its folder in LD_LIBRARY_PATH"
+    )]
+    NoNvrtc,
+    /// A kernel that does not compile for this GPU.
+    #[error("the kernels {file} do not compile for {arch}:\n{log}")]
+    Kernel {
+        /// The kernels' source.
+        file: String,
+        /// The architecture.
+        arch: String,
+        /// What the compiler says.
+        log: String,
+    },
 }

@@ -9,6 +9,8 @@
 //! gradients of parameters, and a gradient that nobody wants is `None`.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod float;
 pub mod hash;
@@ -18,6 +20,8 @@ mod packing;
 pub mod philox;
 
 pub use cpu::{Cpu, Isa};
+#[cfg(feature = "cuda")]
+pub use cuda::Cuda;
 pub use error::DeviceError;
 pub use float::{DType, Float, Pod};
 pub use memory::{Memory, Open, View, ViewMut};
@@ -41,6 +45,8 @@ pub trait Device:
     + ops::Loss
     + ops::Optim
 {
+    /// The operations that the device lacks, by their methods' names. To call one panics.
+    const LACKS: &'static [&'static str] = &[];
 }
 
 /// The bytes of a slice.

@@ -138,7 +138,7 @@ fn channel_sums<S: Simd, E: Real>(channels: usize, area: usize, first: usize, dy
 }
 
 #[track_caller]
-fn check<E>(name: &str, s: &Conv2dSpec, x: &[E], w: &[E], y: usize) {
+pub(crate) fn check(name: &str, s: &Conv2dSpec, x: usize, w: usize, y: usize) {
     assert!(
         s.groups > 0 && s.in_channels.is_multiple_of(s.groups) && s.out_channels.is_multiple_of(s.groups),
         "{name}: {} groups of {} and {} channels",
@@ -155,7 +155,7 @@ fn check<E>(name: &str, s: &Conv2dSpec, x: &[E], w: &[E], y: usize) {
         assert!(seen <= padded, "{name}: the kernel leaves the padded image");
     }
     assert_eq!(
-        x.len(),
+        x,
         size(name, &[s.batch, s.in_channels, s.input[0], s.input[1]]),
         "{name}: x is not batch × in_channels × input"
     );
@@ -165,7 +165,7 @@ fn check<E>(name: &str, s: &Conv2dSpec, x: &[E], w: &[E], y: usize) {
         "{name}: y or dy is not batch × out_channels × output"
     );
     let weights = size(name, &[s.out_channels, s.in_channels / s.groups, s.kernel[0], s.kernel[1]]);
-    assert_eq!(w.len(), weights, "{name}: the weight is not out_channels × in_channels / groups × kernel");
+    assert_eq!(w, weights, "{name}: the weight is not out_channels × in_channels / groups × kernel");
 }
 
 /// Two views cut alike.
@@ -219,7 +219,7 @@ impl<E: Real> Kernels<E> {
         b: Option<&[E]>,
         y: &mut [E],
     ) {
-        check("conv2d", s, x, w, y.len());
+        check("conv2d", s, x.len(), w.len(), y.len());
         b.inspect(|b| assert_eq!(b.len(), s.out_channels, "conv2d: the bias is not out_channels"));
         if y.is_empty() {
             return;
@@ -295,7 +295,7 @@ impl<E: Real> Kernels<E> {
         dw: Option<&mut [E]>,
         db: Option<&mut [E]>,
     ) {
-        check("conv2d_vjp", s, x, w, dy.len());
+        check("conv2d_vjp", s, x.len(), w.len(), dy.len());
         if let Some(dx) = dx {
             assert_eq!(dx.len(), x.len(), "conv2d_vjp: dx and x differ in length");
             match route {

@@ -13,7 +13,7 @@ impl GatedSpec {
     }
 
     #[track_caller]
-    fn check(&self, name: &str, x: usize, y: usize) {
+    pub(crate) fn check(&self, name: &str, x: usize, y: usize) {
         let half = size(name, &[self.rows, self.cols]);
         assert_eq!(x, size(name, &[2, half]), "{name}: x or dx is not two halves of {half} values");
         assert_eq!(y, half, "{name}: y or dy is not {half} values");

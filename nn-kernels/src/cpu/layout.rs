@@ -15,13 +15,13 @@ kernels! {
 /// A sample's reordering as loops: for each axis of the result how long it is and how far its neighbours are
 /// apart in the input. Axes that stay neighbours are one.
 #[derive(Clone, Copy)]
-struct Loops {
-    len: [usize; 6],
-    stride: [usize; 6],
+pub(crate) struct Loops {
+    pub(crate) len: [usize; 6],
+    pub(crate) stride: [usize; 6],
 }
 
 impl Loops {
-    fn new(s: &PermuteSpec) -> Self {
+    pub(crate) fn new(s: &PermuteSpec) -> Self {
         let mut strides = [1; 6];
         for k in (0..s.rank.saturating_sub(1)).rev() {
             strides[k] = strides[k + 1] * s.dims[k + 1];
@@ -146,7 +146,7 @@ fn frequencies(theta: f64, dim: usize) -> Scratch<f64> {
 }
 
 #[track_caller]
-fn check_block(name: &str, rows: usize, cols: usize, block: Block, len: usize) {
+pub(crate) fn check_block(name: &str, rows: usize, cols: usize, block: Block, len: usize) {
     let end = reach("copy_block", 1, block.offset, cols);
     assert!(end <= block.stride || rows == 1, "copy_block: {name}'s block is wider than its rows");
     assert!(
@@ -154,6 +154,40 @@ fn check_block(name: &str, rows: usize, cols: usize, block: Block, len: usize) {
         "copy_block: {name} has {len} values, too few for {rows} rows of {}",
         block.stride
     );
+}
+
+/// How many values a sample has.
+#[track_caller]
+pub(crate) fn check_permute(rows: usize, s: &PermuteSpec, x: usize, y: usize) -> usize {
+    let mut seen = [false; 6];
+    assert!(s.rank <= 6, "permute: at most 6 axes");
+    s.axes[..s.rank].iter().for_each(|&axis| seen[axis.min(5)] |= axis < s.rank);
+    assert!(seen[..s.rank].iter().all(|&seen| seen), "permute: the axes are no reordering");
+    let sample = size("permute", &s.dims[..s.rank]);
+    assert_eq!(x, size("permute", &[rows, sample]), "permute: x is not {rows} samples of {sample} values");
+    assert_eq!(y, x, "permute: x and y differ in length");
+    sample
+}
+
+#[track_caller]
+pub(crate) fn check_sinusoids(s: &SinusoidSpec, y: usize) {
+    assert!(s.dim.is_multiple_of(2) && s.dim > 0, "sinusoids: a token of {} values has no pairs", s.dim);
+    assert!(s.first.checked_add(s.rows).is_some(), "sinusoids: positions from {} on overflow", s.first);
+    let len = size("sinusoids", &[s.rows, s.dim]);
+    assert_eq!(y, len, "sinusoids: y is not {} tokens of {} values", s.rows, s.dim);
+}
+
+/// How many values a token has.
+#[track_caller]
+pub(crate) fn check_rope(s: &RopeSpec, x: usize, y: usize) -> usize {
+    assert!(s.rotary.is_multiple_of(2) && s.rotary > 0, "rope: {} values of a head are no pairs", s.rotary);
+    assert!(s.rotary <= s.dim, "rope: {} values of a head of {} are turned", s.rotary, s.dim);
+    assert!(s.seq > 0, "rope: sequences of no tokens");
+    assert!(s.offset.checked_add(s.seq).is_some(), "rope: positions from {} on overflow", s.offset);
+    let token = size("rope", &[s.heads, s.dim]);
+    assert_eq!(x, size("rope", &[s.rows, token]), "rope: x is not {} tokens of {token} values", s.rows);
+    assert_eq!(y, x, "rope: x and y differ in length");
+    token
 }
 
 impl<E: Real> Kernels<E> {
@@ -196,17 +230,7 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn permute(&self, rows: usize, s: &PermuteSpec, x: &[E], y: &mut [E]) {
-        let mut seen = [false; 6];
-        assert!(s.rank <= 6, "permute: at most 6 axes");
-        s.axes[..s.rank].iter().for_each(|&axis| seen[axis.min(5)] |= axis < s.rank);
-        assert!(seen[..s.rank].iter().all(|&seen| seen), "permute: the axes are no reordering");
-        let sample = size("permute", &s.dims[..s.rank]);
-        assert_eq!(
-            x.len(),
-            size("permute", &[rows, sample]),
-            "permute: x is not {rows} samples of {sample} values"
-        );
-        assert_eq!(y.len(), x.len(), "permute: x and y differ in length");
+        let sample = check_permute(rows, s, x.len(), y.len());
         if sample > 0 {
             let (isa, loops) = (self.isa, Loops::new(s));
             par::split(rows, rows_per_task(sample), (Rows(x, sample), Rows(y, sample)), &|_, (x, y)| {
@@ -216,10 +240,7 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn sinusoids(&self, s: &SinusoidSpec, y: &mut [E]) {
-        assert!(s.dim.is_multiple_of(2) && s.dim > 0, "sinusoids: a token of {} values has no pairs", s.dim);
-        assert!(s.first.checked_add(s.rows).is_some(), "sinusoids: positions from {} on overflow", s.first);
-        let len = size("sinusoids", &[s.rows, s.dim]);
-        assert_eq!(y.len(), len, "sinusoids: y is not {} tokens of {} values", s.rows, s.dim);
+        check_sinusoids(s, y.len());
         let (isa, first) = (self.isa, s.first);
         let frequencies = &frequencies(s.theta, s.dim)[..];
         // An angle costs some ten times a value's move.
@@ -230,22 +251,7 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn rope(&self, s: &RopeSpec, inverse: bool, x: &[E], y: &mut [E]) {
-        assert!(
-            s.rotary.is_multiple_of(2) && s.rotary > 0,
-            "rope: {} values of a head are no pairs",
-            s.rotary
-        );
-        assert!(s.rotary <= s.dim, "rope: {} values of a head of {} are turned", s.rotary, s.dim);
-        assert!(s.seq > 0, "rope: sequences of no tokens");
-        assert!(s.offset.checked_add(s.seq).is_some(), "rope: positions from {} on overflow", s.offset);
-        let token = size("rope", &[s.heads, s.dim]);
-        assert_eq!(
-            x.len(),
-            size("rope", &[s.rows, token]),
-            "rope: x is not {} tokens of {token} values",
-            s.rows
-        );
-        assert_eq!(y.len(), x.len(), "rope: x and y differ in length");
+        let token = check_rope(s, x.len(), y.len());
         if token == 0 {
             return;
         }

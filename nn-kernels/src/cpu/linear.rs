@@ -9,9 +9,9 @@ fn weight<'a, E>(s: &LinearSpec, w: &'a [E]) -> Mat<'a, E> {
 }
 
 #[track_caller]
-fn check<E>(name: &str, s: &LinearSpec, x: &[E], w: &[E], y: usize, b: Option<usize>) {
-    assert_eq!(x.len(), size(name, &[s.rows, s.inputs]), "{name}: x is not rows × inputs");
-    assert_eq!(w.len(), size(name, &[s.inputs, s.outputs]), "{name}: the weight is not inputs × outputs");
+pub(crate) fn check(name: &str, s: &LinearSpec, x: usize, w: usize, y: usize, b: Option<usize>) {
+    assert_eq!(x, size(name, &[s.rows, s.inputs]), "{name}: x is not rows × inputs");
+    assert_eq!(w, size(name, &[s.inputs, s.outputs]), "{name}: the weight is not inputs × outputs");
     assert_eq!(y, size(name, &[s.rows, s.outputs]), "{name}: y or dy is not rows × outputs");
     assert_eq!(b.unwrap_or(s.outputs), s.outputs, "{name}: the bias is not outputs");
 }
@@ -30,12 +30,12 @@ impl<E: Real> Kernels<E> {
 
 impl<E: Real> Kernels<E> {
     pub(crate) fn linear(&self, s: &LinearSpec, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E]) {
-        check("linear", s, x, w, y.len(), b.map(<[E]>::len));
+        check("linear", s, x.len(), w.len(), y.len(), b.map(<[E]>::len));
         self.affine(s, s.act, x, w, b, y);
     }
 
     pub(crate) fn linear_add(&self, s: &LinearSpec, x: &[E], w: &[E], y: &mut [E]) {
-        check("linear_add", s, x, w, y.len(), None);
+        check("linear_add", s, x.len(), w.len(), y.len(), None);
         assert_eq!(s.act, Unary::Identity, "linear_add: an activation");
         let x = Mat::new(x, s.rows, s.inputs);
         gemm::matrices(self.isa, self.forced.product, x, weight(s, w), Start::Add, Unary::Identity, y);
@@ -54,7 +54,7 @@ impl<E: Real> Kernels<E> {
         db: Option<&mut [E]>,
         scratch: &mut [E],
     ) {
-        check("linear_vjp", s, x, w, dy.len(), b.map(<[E]>::len));
+        check("linear_vjp", s, x.len(), w.len(), dy.len(), b.map(<[E]>::len));
         // The gradient before the activation.
         let dz = match s.act {
             Unary::Identity => dy,

@@ -78,6 +78,20 @@ fn cross_entropy<S: Simd, E: Real>(c: CrossEntropy, x: &[E], target: &[u32], dx:
     total
 }
 
+/// How many samples there are.
+#[track_caller]
+pub(crate) fn check_cross_entropy(s: &CrossEntropySpec, x: usize, target: usize, dx: Option<usize>) -> usize {
+    assert!(0 < s.counted && s.counted <= s.rows, "cross_entropy: {} of {} rows count", s.counted, s.rows);
+    let samples = rows_of("cross_entropy", size("cross_entropy", &[s.rows, s.classes]), x);
+    assert_eq!(
+        target,
+        size("cross_entropy", &[samples, s.counted]),
+        "cross_entropy: not one target for each row that counts"
+    );
+    assert_eq!(dx.unwrap_or(x), x, "cross_entropy: dx and x differ in length");
+    samples
+}
+
 impl<E: Real> Kernels<E> {
     pub(crate) fn mse(
         &self,
@@ -110,22 +124,8 @@ impl<E: Real> Kernels<E> {
         dx: Option<&mut [E]>,
         value: &mut [f64],
     ) {
-        assert!(
-            0 < s.counted && s.counted <= s.rows,
-            "cross_entropy: {} of {} rows count",
-            s.counted,
-            s.rows
-        );
-        let sample = size("cross_entropy", &[s.rows, s.classes]);
-        let samples = rows_of("cross_entropy", sample, x);
-        assert_eq!(
-            target.len(),
-            size("cross_entropy", &[samples, s.counted]),
-            "cross_entropy: not one target for each row that counts"
-        );
-        if let Some(dx) = &dx {
-            assert_eq!(dx.len(), x.len(), "cross_entropy: dx and x differ in length");
-        }
+        let samples = check_cross_entropy(s, x.len(), target.len(), dx.as_ref().map(|dx| dx.len()));
+        let sample = s.rows * s.classes;
         let scale = match s.reduction {
             Reduction::Mean => 1.0 / target.iter().filter(|target| Some(**target) != s.ignore).count() as f64,
             Reduction::Sum => 1.0,

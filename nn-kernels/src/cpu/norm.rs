@@ -352,10 +352,10 @@ fn column_sums<S: Simd, E: Real>(cols: usize, first: usize, x: &[E], y: &mut [E]
 
 /// How many rows of `cols` values `x` holds.
 #[track_caller]
-pub(crate) fn rows_of<E>(name: &str, cols: usize, x: &[E]) -> usize {
+pub(crate) fn rows_of(name: &str, cols: usize, x: usize) -> usize {
     assert!(cols > 0, "{name}: rows of no values");
-    assert_eq!(x.len() % cols, 0, "{name}: {} values are no whole rows of {cols}", x.len());
-    x.len() / cols
+    assert_eq!(x % cols, 0, "{name}: {x} values are no whole rows of {cols}");
+    x / cols
 }
 
 #[track_caller]
@@ -384,7 +384,7 @@ impl<E: Real> Kernels<E> {
         y: &mut [E],
         stats: Option<&mut [E]>,
     ) {
-        let rows = rows_of("layer_norm", cols, x);
+        let rows = rows_of("layer_norm", cols, x.len());
         check("layer_norm", "y", y.len(), x.len());
         gamma.inspect(|v| check("layer_norm", "gamma", v.len(), cols));
         beta.inspect(|v| check("layer_norm", "beta", v.len(), cols));
@@ -405,7 +405,7 @@ impl<E: Real> Kernels<E> {
         dgamma: Option<&mut [E]>,
         dbeta: Option<&mut [E]>,
     ) {
-        let rows = rows_of("layer_norm_vjp", cols, x);
+        let rows = rows_of("layer_norm_vjp", cols, x.len());
         gamma.inspect(|v| check("layer_norm_vjp", "gamma", v.len(), cols));
         check("layer_norm_vjp", "stats", stats.len(), 2 * rows);
         check("layer_norm_vjp", "dy", dy.len(), x.len());
@@ -427,7 +427,7 @@ impl<E: Real> Kernels<E> {
         y: &mut [E],
         stats: Option<&mut [E]>,
     ) {
-        let rows = rows_of("rms_norm", cols, x);
+        let rows = rows_of("rms_norm", cols, x.len());
         check("rms_norm", "y", y.len(), x.len());
         gamma.inspect(|v| check("rms_norm", "gamma", v.len(), cols));
         if let Some(stats) = &stats {
@@ -446,7 +446,7 @@ impl<E: Real> Kernels<E> {
         dx: Option<&mut [E]>,
         dgamma: Option<&mut [E]>,
     ) {
-        let rows = rows_of("rms_norm_vjp", cols, x);
+        let rows = rows_of("rms_norm_vjp", cols, x.len());
         gamma.inspect(|v| check("rms_norm_vjp", "gamma", v.len(), cols));
         check("rms_norm_vjp", "stats", stats.len(), rows);
         check("rms_norm_vjp", "dy", dy.len(), x.len());

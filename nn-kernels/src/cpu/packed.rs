@@ -341,16 +341,16 @@ impl<E: Real> Right<E> for Unpacked<'_, E> {
 }
 
 #[track_caller]
-fn check<E>(name: &str, s: &PackedSpec, x: usize, w: &[E], y: usize) {
+pub(crate) fn check(name: &str, s: &PackedSpec, x: usize, w: usize, y: usize) {
     assert_eq!(x, size(name, &[s.rows, s.inputs]), "{name}: x or dx is not rows × inputs");
     assert_eq!(y, size(name, &[s.rows, s.outputs]), "{name}: y or dy is not rows × outputs");
-    assert_eq!(w.len(), s.slots(), "{name}: the weight is not inputs × outputs as it is packed");
+    assert_eq!(w, s.slots(), "{name}: the weight is not inputs × outputs as it is packed");
     assert!(s.inputs.is_multiple_of(s.packing.group()), "{name}: inputs that are no whole blocks");
 }
 
 impl<E: Real> Kernels<E> {
     pub(crate) fn packed_linear(&self, s: &PackedSpec, x: &[E], w: &[E], b: Option<&[E]>, y: &mut [E]) {
-        check("packed_linear", s, x.len(), w, y.len());
+        check("packed_linear", s, x.len(), w.len(), y.len());
         assert_eq!(b.map_or(s.outputs, <[E]>::len), s.outputs, "packed_linear: the bias is not outputs");
         let bytes = &bytemuck::cast_slice(w)[..s.packing.bytes(s.outputs, s.inputs)];
         let p = Product { s: *s, x, w: bytes, b, y: y.as_mut_ptr() };
@@ -366,7 +366,7 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn packed_linear_vjp(&self, s: &PackedSpec, w: &[E], dy: &[E], dx: &mut [E]) {
-        check("packed_linear_vjp", s, dx.len(), w, dy.len());
+        check("packed_linear_vjp", s, dx.len(), w.len(), dy.len());
         let dy = Mat::new(dy, s.rows, s.outputs);
         gemm::product(
             self.isa,

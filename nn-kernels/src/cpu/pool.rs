@@ -317,7 +317,7 @@ fn avg_pool_vjp<S: Simd, E: Real>(s: Pool2dSpec, dy: &[E], dx: &mut [E]) {
 }
 
 #[track_caller]
-fn check(name: &str, s: &Pool2dSpec, x: usize, y: usize) -> (usize, usize) {
+pub(crate) fn check(name: &str, s: &Pool2dSpec, x: usize, y: usize) -> (usize, usize) {
     let (inputs, outputs) = (size(name, &s.input), size(name, &s.output));
     size(name, &s.kernel);
     assert!(inputs > 0 && outputs > 0, "{name}: an empty image");

@@ -11,16 +11,21 @@ kernels! {
     fn hash_dropout<E>(key: u64, rate: f64, first: usize, x: &[E], y: &mut [E]);
 }
 
+/// The key of a stream. The rank goes into it through a bijection, so that no two of them share a stream.
+#[inline(always)]
+pub(crate) fn philox_key(s: Stream) -> u64 {
+    s.seed ^ u64::from(s.rank).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
 /// Words 4·block and on of a stream: one for each element.
 #[inline(always)]
 fn words(s: Stream, block: u32) -> [u32; 4] {
-    // The rank goes into the key through a bijection, so that no two of them share a stream.
-    let key = s.seed ^ u64::from(s.rank).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let key = philox_key(s);
     philox4x32([block, s.place, s.step as u32, (s.step >> 32) as u32], [key as u32, (key >> 32) as u32])
 }
 
 /// The element is kept where its word is at least this.
-fn threshold(rate: f64) -> u64 {
+pub(crate) fn threshold(rate: f64) -> u64 {
     (rate * 4_294_967_296.0).round() as u64
 }
 
@@ -107,7 +112,8 @@ impl<E: Real> Kernels<E> {
         sample: &mut [E],
         log_prob: Option<&mut [E]>,
     ) {
-        let rows = check_gaussian("gaussian", s, [mean.len(), log_std.len(), sample.len()], noise);
+        let rows =
+            check_gaussian("gaussian", s, [mean.len(), log_std.len(), sample.len()], noise.map(<[E]>::len));
         assert_eq!(
             log_prob.is_some(),
             s.squash,
@@ -158,7 +164,12 @@ impl<E: Real> Kernels<E> {
         dmean: Option<&mut [E]>,
         dlog_std: Option<&mut [E]>,
     ) {
-        let rows = check_gaussian("gaussian_vjp", s, [mean.len(), log_std.len(), dsample.len()], noise);
+        let rows = check_gaussian(
+            "gaussian_vjp",
+            s,
+            [mean.len(), log_std.len(), dsample.len()],
+            noise.map(<[E]>::len),
+        );
         assert!(!s.squash || dlog_prob.len() == rows, "gaussian_vjp: dlog_prob is not {rows} rows");
         for (name, given) in [("dmean", &dmean), ("dlog_std", &dlog_std)] {
             let same = given.as_ref().is_none_or(|given| given.len() == mean.len());
@@ -193,11 +204,11 @@ impl<E: Real> Kernels<E> {
 
 /// How many rows there are, if all have as many.
 #[track_caller]
-fn check_gaussian<E>(name: &str, s: &GaussianSpec, lens: [usize; 3], noise: Option<&[E]>) -> usize {
+pub(crate) fn check_gaussian(name: &str, s: &GaussianSpec, lens: [usize; 3], noise: Option<usize>) -> usize {
     assert!(s.cols > 0, "{name}: rows of no values");
     let rows = lens[0] / s.cols;
     let all = size(name, &[rows, s.cols]);
-    let same = lens.iter().all(|&len| len == all) && noise.is_none_or(|noise| noise.len() == all);
+    let same = lens.iter().all(|&len| len == all) && noise.is_none_or(|noise| noise == all);
     assert!(same, "{name}: mean, log_std, noise and sample are not rows of {} values, as many each", s.cols);
     rows
 }

@@ -124,7 +124,7 @@ fn gru_vjp<S: Simd, E: Real>(
 
 /// How many rows there are, if every operand has as many, of so many values each.
 #[track_caller]
-fn rows<const N: usize>(name: &str, hidden: usize, operands: [(&str, usize, usize); N]) -> usize {
+pub(crate) fn rows<const N: usize>(name: &str, hidden: usize, operands: [(&str, usize, usize); N]) -> usize {
     assert!(hidden > 0, "{name}: states of no values");
     let (_, len, wide) = operands[0];
     let rows = len / size(name, &[wide, hidden]);

@@ -108,14 +108,14 @@ fn log_softmax_vjp<S: Simd, E: Real>(cols: usize, y: &[E], dy: &[E], dx: &mut [E
 
 impl<E: Real> Kernels<E> {
     pub(crate) fn softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
-        rows_of("softmax", cols, x);
+        rows_of("softmax", cols, x.len());
         check("softmax", "y", y.len(), x.len());
         let isa = self.isa;
         self.by_rows(cols, x, y, |x, y| run::softmax(isa, cols, x, y));
     }
 
     pub(crate) fn softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
-        rows_of("softmax_vjp", cols, y);
+        rows_of("softmax_vjp", cols, y.len());
         check("softmax_vjp", "dy", dy.len(), y.len());
         check("softmax_vjp", "dx", dx.len(), y.len());
         let isa = self.isa;
@@ -123,14 +123,14 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn log_softmax(&self, cols: usize, x: &[E], y: &mut [E]) {
-        rows_of("log_softmax", cols, x);
+        rows_of("log_softmax", cols, x.len());
         check("log_softmax", "y", y.len(), x.len());
         let isa = self.isa;
         self.by_rows(cols, x, y, |x, y| run::log_softmax(isa, cols, x, y));
     }
 
     pub(crate) fn log_softmax_vjp(&self, cols: usize, y: &[E], dy: &[E], dx: &mut [E]) {
-        rows_of("log_softmax_vjp", cols, y);
+        rows_of("log_softmax_vjp", cols, y.len());
         check("log_softmax_vjp", "dy", dy.len(), y.len());
         check("log_softmax_vjp", "dx", dx.len(), y.len());
         let isa = self.isa;

@@ -21,15 +21,15 @@ fn scatter_add<S: Simd, E: Real>(cols: usize, first: usize, ids: &[u32], dy: &[E
 }
 
 #[track_caller]
-fn check<E>(name: &str, cols: usize, table: &[E], ids: &[u32], y: &[E]) {
+pub(crate) fn check(name: &str, cols: usize, table: usize, ids: usize, y: usize) {
     assert!(cols > 0, "{name}: rows of no values");
-    assert_eq!(table.len() % cols, 0, "{name}: the table is no whole rows of {cols}");
-    assert_eq!(y.len(), size(name, &[ids.len(), cols]), "{name}: not {cols} values an id");
+    assert_eq!(table % cols, 0, "{name}: the table is no whole rows of {cols}");
+    assert_eq!(y, size(name, &[ids, cols]), "{name}: not {cols} values an id");
 }
 
 impl<E: Real> Kernels<E> {
     pub(crate) fn gather(&self, _: u32, cols: usize, table: &[E], ids: &[u32], y: &mut [E]) -> Option<u32> {
-        check("gather", cols, table, ids, y);
+        check("gather", cols, table.len(), ids.len(), y.len());
         par::split(ids.len(), rows_per_task(cols), (ids, Rows(y, cols)), &|_, (ids, y)| {
             for (&id, y) in ids.iter().zip(y.0.chunks_exact_mut(cols)) {
                 match table.chunks_exact(cols).nth(id as usize) {
@@ -43,7 +43,7 @@ impl<E: Real> Kernels<E> {
     }
 
     pub(crate) fn scatter_add(&self, cols: usize, ids: &[u32], dy: &[E], dtable: &mut [E]) {
-        check("scatter_add", cols, dtable, ids, dy);
+        check("scatter_add", cols, dtable.len(), ids.len(), dy.len());
         let isa = self.isa;
         let rows = dtable.len() / cols;
         // Each task looks through all ids for those of its rows, so there are few tasks.

@@ -1,0 +1,207 @@
+//! NVIDIA's GPUs.
+//!
+//! Each file holds the operations of one family, and its kernels are in `kernels/`, in CUDA C++. NVRTC compiles a file
+//! for the GPU at hand when one of its kernels is first asked for; what it made is kept in memory and on disk. Shapes are
+//! arguments of kernels and not constants, so that a model compiles each file once.
+//!
+//! Operations are recorded (`launch`) and submitted one by one, or as a whole by [`Memory::together`](crate::Memory::together):
+//! a list of launches that comes a second time is made a CUDA graph, and from then on replayed. Numbers that change from
+//! step to step, such as a learning rate, are no part of it: kernels read them from the device's memory.
+//!
+//! All sums are in an order that depends on sizes alone, and there are no atomic additions: the same call gives the same
+//! bits.
+//!
+//! Variables: `NN_CUDA_DEVICE`, the GPU that [`Open::open`] takes; `NN_CUDA_GRAPH=0`, no graphs; `NN_CUDA_CACHE`, the
+//! folder that compiled kernels are kept in; `NN_CUDA_ROUTE`, routes to take, as [`Cuda::forcing`] has them.
+
+#![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
+
+mod compile;
+mod launch;
+mod memory;
+mod route;
+mod sha256;
+
+mod attention;
+mod batch_norm;
+mod conv;
+mod elementwise;
+mod layout;
+mod linear;
+mod loss;
+mod norm;
+mod optim;
+mod packed;
+mod pool;
+mod random;
+mod recurrent;
+mod sums;
+mod table;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cudarc::driver::{CudaContext, result, sys};
+
+use crate::{Device, DeviceError, Float, Open};
+use compile::Compiler;
+#[doc(hidden)]
+pub use compile::compile_all;
+use launch::{Core, Record, driver};
+pub use memory::{Buffer, View, ViewMut};
+use route::Forced;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// The element types of [`Cuda`]: `f32`, and `f64` for arithmetic that is to be held against another device's. No others
+/// can be added from outside.
+pub trait CudaReal: Float + sealed::Sealed {
+    /// Its name in kernels.
+    #[doc(hidden)]
+    const NAME: &'static str;
+}
+
+impl CudaReal for f32 {
+    const NAME: &'static str = "float";
+}
+
+impl CudaReal for f64 {
+    const NAME: &'static str = "double";
+}
+
+/// An NVIDIA GPU, computing with elements `E`: `f32` or `f64`. Clones are handles of the same one.
+pub struct Cuda<E> {
+    core: Arc<Core>,
+    element: PhantomData<fn() -> E>,
+}
+
+impl<E> Clone for Cuda<E> {
+    fn clone(&self) -> Self {
+        Self { core: self.core.clone(), element: PhantomData }
+    }
+}
+
+impl<E> std::fmt::Debug for Cuda<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.core.context.name().unwrap_or_default();
+        write!(f, "Cuda<{}>({}: {name})", std::any::type_name::<E>(), self.core.context.ordinal())
+    }
+}
+
+impl<E: CudaReal> Cuda<E> {
+    /// The GPU of this number, from 0.
+    ///
+    /// # Errors
+    /// There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does not exist, or
+    /// the driver refuses.
+    pub fn new(ordinal: usize) -> Result<Self, DeviceError> {
+        let forced = match std::env::var_os("NN_CUDA_ROUTE") {
+            Some(routes) => Forced::parse(&routes.to_string_lossy())?,
+            None => Forced::default(),
+        };
+        let graphs = std::env::var_os("NN_CUDA_GRAPH").is_none_or(|value| value != "0");
+        Self::with(ordinal, forced, graphs)
+    }
+
+    fn with(ordinal: usize, forced: Forced, graphs: bool) -> Result<Self, DeviceError> {
+        // SAFETY: it looks for a library and opens it. Without it, everything else of the driver's would panic.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(DeviceError::NoCudaDriver);
+        }
+        let failed = driver("opening the device");
+        let context = CudaContext::new(ordinal).map_err(&failed)?;
+        // SAFETY: nothing was allocated yet, and there is one stream, which needs no events to wait for another.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().map_err(&failed)?;
+        let (major, minor) = context.compute_capability().map_err(&failed)?;
+        let name = context.name().map_err(&failed)?;
+        let compiler = Compiler::new(format!("sm_{major}{minor}"), E::NAME, &name)?;
+        let core = Core::new(context, stream, compiler, forced, graphs)?;
+        Ok(Self { core: Arc::new(core), element: PhantomData })
+    }
+
+    /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For `linear`
+    /// there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`, which agree within
+    /// rounding. Several are separated by commas.
+    ///
+    /// # Errors
+    /// There is no such route, or the driver refuses.
+    pub fn forcing(&self, routes: &str) -> Result<Self, DeviceError> {
+        let graphs = self.core.graphs.load(Ordering::Relaxed);
+        Self::with(self.core.context.ordinal(), Forced::parse(routes)?, graphs)
+    }
+
+    /// Whether lists of launches that come again are replayed as graphs. The results are the same bits.
+    pub fn use_graphs(&self, graphs: bool) {
+        self.core.graphs.store(graphs, Ordering::Relaxed);
+    }
+
+    /// How many lists of launches were replayed as graphs.
+    pub fn replays(&self) -> u64 {
+        self.core.replays()
+    }
+
+    fn record(&self) -> Record<'_> {
+        self.core.record()
+    }
+
+    /// Waits until all is done, and asks for the first index out of range since it was last asked.
+    fn take_fault(&self) -> Option<DeviceError> {
+        let mut fault = [Fault::default()];
+        let at = self.core.fault;
+        self.core.on_stream("waiting", |stream| {
+            // SAFETY: a `Fault` is at the address, and what is copied is waited for.
+            unsafe {
+                result::memcpy_dtoh_async(&mut fault, at, stream)?;
+                result::stream::synchronize(stream)?;
+                if fault[0].found != 0 {
+                    result::memset_d8_async(at, 0, Fault::BYTES, stream)?;
+                }
+            }
+            Ok(())
+        });
+        let [Fault { found, place, id, rows, .. }] = fault;
+        (found != 0).then_some(DeviceError::IdOutOfRange { place, id, rows: rows as usize })
+    }
+}
+
+/// What a kernel found wrong, as it lies in the device's memory.
+#[derive(Debug, Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Fault {
+    /// Not 0 once there is one; the first stays.
+    found: u32,
+    place: u32,
+    id: u32,
+    unused: u32,
+    rows: u64,
+}
+
+impl Fault {
+    const BYTES: usize = size_of::<Self>();
+}
+
+impl<E: CudaReal> Open for Cuda<E> {
+    fn open() -> Result<Self, DeviceError> {
+        match std::env::var_os("NN_CUDA_DEVICE") {
+            Some(number) => {
+                let number = number.to_string_lossy();
+                let unknown = || DeviceError::Cuda {
+                    doing: format!("NN_CUDA_DEVICE={number}"),
+                    error: "the number of a GPU is expected, from 0".to_owned(),
+                };
+                Self::new(number.trim().parse().map_err(|_| unknown())?)
+            }
+            None => Self::new(0),
+        }
+    }
+}
+
+impl<E: CudaReal> Device for Cuda<E> {
+    const LACKS: &'static [&'static str] = &["attention", "attention_vjp"];
+}

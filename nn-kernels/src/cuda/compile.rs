@@ -38,11 +38,15 @@ macro_rules! files {
 
 files! {
     Elementwise "elementwise.cu"
+    Attention "attention.cu"
 }
 
 /// What the files include.
-const HEADERS: [(&CStr, &str); 2] =
-    [(c"device.cuh", include_str!("kernels/device.cuh")), (c"unary.cuh", include_str!("kernels/unary.cuh"))];
+const HEADERS: [(&CStr, &str); 3] = [
+    (c"device.cuh", include_str!("kernels/device.cuh")),
+    (c"unary.cuh", include_str!("kernels/unary.cuh")),
+    (c"attention.cuh", include_str!("kernels/attention.cuh")),
+];
 
 /// Constants that a file is compiled with, where they pay: a tile's or a head's size, never a layer's shape.
 pub(super) type Defines = &'static [(&'static str, u32)];

@@ -12,7 +12,8 @@
 //! bits.
 //!
 //! Variables: `NN_CUDA_DEVICE`, the GPU that [`Open::open`] takes; `NN_CUDA_GRAPH=0`, no graphs; `NN_CUDA_CACHE`, the
-//! folder that compiled kernels are kept in; `NN_CUDA_ROUTE`, routes to take, as [`Cuda::forcing`] has them.
+//! folder that compiled kernels are kept in; `NN_CUDA_TF32=0`, products as [`Cuda::full_precision`] has them;
+//! `NN_CUDA_ROUTE`, routes to take, as [`Cuda::forcing`] has them.
 
 #![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
 
@@ -64,12 +65,14 @@ impl CudaReal for f64 {
 /// An NVIDIA GPU, computing with elements `E`: `f32` or `f64`. Clones are handles of the same one.
 pub struct Cuda<E> {
     core: Arc<Core>,
+    /// Whether products of `f32` may be of numbers rounded to TF32.
+    tf32: bool,
     element: PhantomData<fn() -> E>,
 }
 
 impl<E> Clone for Cuda<E> {
     fn clone(&self) -> Self {
-        Self { core: self.core.clone(), element: PhantomData }
+        Self { core: self.core.clone(), tf32: self.tf32, element: PhantomData }
     }
 }
 
@@ -109,7 +112,8 @@ impl<E: CudaReal> Cuda<E> {
         let name = context.name().map_err(&failed)?;
         let compiler = Compiler::new(format!("sm_{major}{minor}"), E::NAME, &name)?;
         let core = Core::new(context, stream, compiler, forced, graphs)?;
-        Ok(Self { core: Arc::new(core), element: PhantomData })
+        let tf32 = std::env::var_os("NN_CUDA_TF32").is_none_or(|value| value != "0");
+        Ok(Self { core: Arc::new(core), tf32, element: PhantomData })
     }
 
     /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For `linear`
@@ -121,6 +125,14 @@ impl<E: CudaReal> Cuda<E> {
     pub fn forcing(&self, routes: &str) -> Result<Self, DeviceError> {
         let graphs = self.core.graphs.load(Ordering::Relaxed);
         Self::with(self.core.context.ordinal(), Forced::parse(routes)?, graphs)
+    }
+
+    /// The same GPU, with products in full precision. Otherwise factors of large products of `f32` are rounded to the 11
+    /// significant bits of TF32, which tensor cores multiply, and summed up in `f32`; then the bits of a query's attention
+    /// also depend on whether the call it is in counts as large.
+    #[must_use]
+    pub fn full_precision(self) -> Self {
+        Self { tf32: false, ..self }
     }
 
     /// Whether lists of launches that come again are replayed as graphs. The results are the same bits.

@@ -31,10 +31,10 @@ impl Head {
         Self { values: 256, defines: &[("HEAD", 256)] },
     ];
 
-    /// The narrowest that a head fits, or the widest.
-    fn of(head_dim: usize) -> Self {
-        let fits = Self::ALL.into_iter().find(|head| head_dim <= head.values);
-        fits.unwrap_or(Self::ALL[Self::ALL.len() - 1])
+    /// The narrowest of the first `n` that a head fits, or the widest of them.
+    fn of(head_dim: usize, n: usize) -> Self {
+        let offered = &Self::ALL[..n];
+        offered.iter().copied().find(|head| head_dim <= head.values).unwrap_or(offered[n - 1])
     }
 }
 
@@ -117,7 +117,7 @@ impl<E: CudaReal> Attention for Cuda<E> {
             assert_eq!(lse.len(), s.lse(), "{NAME}: lse");
         }
         let s = &together(s);
-        let head = Head::of(s.head_dim);
+        let head = Head::of(s.head_dim, 5);
         let grid = grid(s, s.q_len, Self::TILE, s.heads, head.values);
         let mut record = self.record();
         let launch = record.launch(kernel("attention", head), grid).arg(Struct(&Shape::new(s)));
@@ -163,7 +163,7 @@ impl<E: CudaReal> Attention for Cuda<E> {
             ],
         };
 
-        let (shape, head) = (Shape::new(s), Head::of(s.head_dim));
+        let (shape, head) = (Shape::new(s), Head::of(s.head_dim, 5));
         let mut record = self.record();
         let delta = record.scratch(s.lse() * size_of::<E>());
         if dq.is_some() || dk.is_some() {
@@ -177,6 +177,8 @@ impl<E: CudaReal> Attention for Cuda<E> {
             launch.arg(q).arg(k).arg(v).arg(mask).arg(lse).arg(dy).arg(delta).arg(dq).done();
         }
         if dk.is_some() || dv.is_some() {
+            // Sums of two gradients of 256 values would not fit the registers.
+            let head = Head::of(s.head_dim, 4);
             let grid = grid(s, s.k_len, Self::TILE, s.kv_heads, head.values);
             let launch = record.launch(kernel("attention_dkv", head), grid).arg(Struct(&shape));
             launch.arg(q).arg(k).arg(v).arg(mask).arg(lse).arg(dy).arg(delta).arg(dk).arg(dv).done();

@@ -2,8 +2,10 @@
 //
 // Three kernels are of one shape. A block has a tile of ROW_TILE rows (queries, or keys where these get gradients) and
 // goes through the others in tiles of COL_TILE columns that start at multiples of it. So what a row gets does not depend
-// on which rows share its tile. Threads are 16×16; a thread has ROWS rows and, of these, every 16th column. Heads wider
-// than HEAD are dealt with in slices of HEAD values, each in a block of its own, which computes all scores again.
+// on which rows share its tile. Threads are 16×16; a thread has ROWS rows and, of these, every 16th column.
+//
+// Heads wider than HEAD are dealt with in slices of HEAD values, each in a block of its own, which computes all scores
+// again.
 #include "attention.cuh"
 
 #ifndef HEAD
@@ -15,6 +17,7 @@ namespace {
 using nn::Shape;
 using real = REAL;
 
+constexpr int THREADS = 256;
 // Rows and columns of a thread. A double takes two registers.
 constexpr int ROWS = sizeof(real) == 4 ? 4 : 2, COLS = 4;
 constexpr int ROW_TILE = 16 * ROWS, COL_TILE = 16 * COLS;
@@ -59,9 +62,13 @@ __device__ __forceinline__ Tokens tokens(const real* x, const nn::Steps& at, lon
   return {x + batch * at.batch + head * at.head + from * at.token, at.token, len - from, open ? open + from : nullptr};
 }
 
+__device__ __forceinline__ bool is_open(const Tokens& x, int i) {
+  return i < x.count && (!x.open || x.open[i] != real(0));
+}
+
 // Values [from, from + STEP) of the first N tokens; 0 for what there is not.
 template <int N> __device__ __forceinline__ void stage(real (&to)[N][STEP + 1], const Tokens& x, int from, int width) {
-  for (int i = threadIdx.x; i < N * STEP; i += 256) {
+  for (int i = threadIdx.x; i < N * STEP; i += THREADS) {
     int row = i / STEP, value = from + i % STEP;
     to[row][i % STEP] = row < x.count && value < width ? x.data[row * x.step + value] : real(0);
   }
@@ -95,9 +102,9 @@ __device__ __forceinline__ void add_weighted(Room& room, const Tokens& b, int sl
                                              real (&sums)[ROWS][VALUES]) {
   for (int from = 0; from < COL_TILE; from += PART) {
     __syncthreads();
-    for (int i = threadIdx.x; i < PART * HEAD; i += 256) {
+    for (int i = threadIdx.x; i < PART * HEAD; i += THREADS) {
       int row = from + i / HEAD, value = slice + i % HEAD;
-      bool there = row < b.count && value < width && (!b.open || b.open[row] != real(0));
+      bool there = value < width && is_open(b, row);
       room.part[i / HEAD][i % HEAD] = there ? b.data[row * b.step + value] : real(0);
     }
     __syncthreads();
@@ -135,7 +142,7 @@ __device__ __forceinline__ void write(real* to, long long step, long long count,
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention(Shape s, const real* __restrict__ q, const real* __restrict__ k, const real* __restrict__ v,
           const real* __restrict__ mask, real* __restrict__ y, real* __restrict__ lse) {
   __shared__ Room room;
@@ -148,14 +155,14 @@ attention(Shape s, const real* __restrict__ q, const real* __restrict__ k, const
   for (int r = 0; r < ROWS; r++) most[r] = real(-nn::infinity()), total[r] = real(0);
 
   for (long long first = 0; first < at.seen; first += COL_TILE) {
-    const Tokens keys = tokens(k, s.k, at.batch, at.kv_head, first, s.k_len);
+    const Tokens keys = tokens(k, s.k, at.batch, at.kv_head, first, s.k_len, open);
     real scores[ROWS][COLS];
     multiply(room, queries, keys, width, scores);
     auto sees = [&](int row, int col) { return s.sees(at.first + row, first + col); };
     for (int r = 0; r < ROWS; r++) {
       real tile_most = most[r];
       for (int c = 0; c < COLS; c++) {
-        bool seen = col_of(c) < keys.count && (!open || open[first + col_of(c)] != real(0)) && sees(row_of(r), col_of(c));
+        bool seen = is_open(keys, col_of(c)) && sees(row_of(r), col_of(c));
         scores[r][c] = seen ? scores[r][c] * factor : real(-nn::infinity());
         tile_most = nn::larger(tile_most, scores[r][c]);
       }
@@ -187,22 +194,13 @@ attention(Shape s, const real* __restrict__ q, const real* __restrict__ k, const
 }
 NN_KERNEL(attention)
 
-// delta[batch, head, query] = y·dy, a warp each.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_delta(Shape s, const real* __restrict__ y, const real* __restrict__ dy, real* __restrict__ delta) {
-  long long warps = static_cast<long long>(gridDim.x) * nn::warps_in_block();
-  for (long long i = blockIdx.x * nn::warps_in_block() + nn::warp(); i < s.batch * s.heads * s.q_len; i += warps) {
-    long long query = i % s.q_len, head = i / s.q_len % s.heads, batch = i / s.q_len / s.heads;
-    long long at = batch * s.y.batch + head * s.y.head + query * s.y.token;
-    real sum = real(0);
-    for (long long v = nn::lane(); v < s.head_dim; v += 32) sum += y[at + v] * dy[at + v];
-    sum = nn::warp_sum(sum);
-    if (nn::lane() == 0) delta[i] = sum;
-  }
+  nn::sum_products(s, y, dy, delta);
 }
 NN_KERNEL(attention_delta)
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_dq(Shape s, const real* __restrict__ q, const real* __restrict__ k, const real* __restrict__ v,
              const real* __restrict__ mask, const real* __restrict__ lse, const real* __restrict__ dy,
              const real* __restrict__ delta, real* __restrict__ dq) {
@@ -229,7 +227,7 @@ attention_dq(Shape s, const real* __restrict__ q, const real* __restrict__ k, co
     auto sees = [&](int row, int col) { return s.sees(at.first + row, first + col); };
     for (int r = 0; r < ROWS; r++)
       for (int c = 0; c < COLS; c++) {
-        bool seen = col_of(c) < keys.count && (!open || open[first + col_of(c)] != real(0)) && sees(row_of(r), col_of(c));
+        bool seen = is_open(keys, col_of(c)) && sees(row_of(r), col_of(c));
         real weight = exp2(weights[r][c] * factor - log_total[r]);
         slopes[r][c] = seen ? scale * weight * (slopes[r][c] - mean[r]) : real(0);
       }
@@ -242,22 +240,23 @@ attention_dq(Shape s, const real* __restrict__ q, const real* __restrict__ k, co
 }
 NN_KERNEL(attention_dq)
 
+#if HEAD <= 128  // or the sums of two gradients would not fit the registers
 // The queries of all heads that read a head of keys and values are added up in one order: head by head, then tile by
 // tile.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_dkv(Shape s, const real* __restrict__ q, const real* __restrict__ k, const real* __restrict__ v,
               const real* __restrict__ mask, const real* __restrict__ lse, const real* __restrict__ dy,
               const real* __restrict__ delta, real* __restrict__ dk, real* __restrict__ dv) {
   __shared__ Room room;
   nn::KeyTile at(s, ROW_TILE, HEAD);
   const int width = static_cast<int>(s.head_dim), slice = static_cast<int>(at.slice) * HEAD;
-  const real* open = mask ? mask + at.batch * s.k_len + at.first : nullptr;
-  const Tokens keys = tokens(k, s.k, at.batch, at.kv_head, at.first, s.k_len);
+  const real* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const Tokens keys = tokens(k, s.k, at.batch, at.kv_head, at.first, s.k_len, open);
   const Tokens values = tokens(v, s.v, at.batch, at.kv_head, at.first, s.k_len);
   const real factor = real(s.scale * LOG2_E), scale = real(s.scale);
   real key_sums[ROWS][VALUES] = {}, value_sums[ROWS][VALUES] = {};
-  bool is_open[ROWS];
-  for (int r = 0; r < ROWS; r++) is_open[r] = row_of(r) < keys.count && (!open || open[row_of(r)] != real(0));
+  bool has_readers[ROWS];
+  for (int r = 0; r < ROWS; r++) has_readers[r] = is_open(keys, row_of(r));
 
   const long long group = s.heads / s.kv_heads;
   for (long long head = at.kv_head * group; head < (at.kv_head + 1) * group; head++) {
@@ -272,7 +271,7 @@ attention_dkv(Shape s, const real* __restrict__ q, const real* __restrict__ k, c
         bool there = col_of(c) < queries.count;
         real log_total = there ? lse[s.row(at.batch, head, first + col_of(c))] * real(LOG2_E) : real(0);
         for (int r = 0; r < ROWS; r++) {
-          bool seen = there && is_open[r] && sees(row_of(r), col_of(c));
+          bool seen = there && has_readers[r] && sees(row_of(r), col_of(c));
           weights[r][c] = seen ? exp2(weights[r][c] * factor - log_total) : real(0);
         }
       }
@@ -287,7 +286,7 @@ attention_dkv(Shape s, const real* __restrict__ q, const real* __restrict__ k, c
         bool there = col_of(c) < queries.count;
         real mean = there ? delta[s.row(at.batch, head, first + col_of(c))] : real(0);
         for (int r = 0; r < ROWS; r++) {
-          bool seen = there && is_open[r] && sees(row_of(r), col_of(c));
+          bool seen = there && has_readers[r] && sees(row_of(r), col_of(c));
           slopes[r][c] = seen ? scale * weights[r][c] * (slopes[r][c] - mean) : real(0);
         }
       }
@@ -301,8 +300,8 @@ attention_dkv(Shape s, const real* __restrict__ q, const real* __restrict__ k, c
     // What queries hold must not reach a key that nobody sees, not even as 0·NaN.
 #pragma unroll
     for (int v = 0; v < VALUES; v++) {
-      key_sums[r][v] = is_open[r] ? key_sums[r][v] : real(0);
-      value_sums[r][v] = is_open[r] ? value_sums[r][v] : real(0);
+      key_sums[r][v] = has_readers[r] ? key_sums[r][v] : real(0);
+      value_sums[r][v] = has_readers[r] ? value_sums[r][v] : real(0);
     }
     if (dk) {
       real* to = dk + at.batch * s.k.batch + at.kv_head * s.k.head + at.first * s.k.token;
@@ -315,3 +314,4 @@ attention_dkv(Shape s, const real* __restrict__ q, const real* __restrict__ k, c
   }
 }
 NN_KERNEL(attention_dkv)
+#endif

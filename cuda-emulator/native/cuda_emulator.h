@@ -1,6 +1,7 @@
 // CUDA C++ for a host compiler: what NVRTC knows without a header, as plain C++ over the runtime of the stand-in
 // libcuda. It includes no standard header: those are most of the time that a small kernel takes to compile, and NVRTC
-// has none of them either, so a kernel that leans on one fails here too.
+// has none of them either, so a kernel that leans on one fails here too. Nothing in it is called by one capital letter,
+// as constants that are defined with `-D` are.
 #pragma once
 #include "kernel_abi.h"
 
@@ -11,9 +12,10 @@
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
-// In a section of its own, so that the runtime can poison all of it before a block starts.
-#define __shared__ static __attribute__((section("nn_emu_shared")))
+#define __align__(n) __attribute__((aligned(n)))
+// Nothing else in a kernel's file is a variable without a value, so these are all that is in .bss, which the runtime
+// poisons before a block starts. (A section of their own can't hold variables of templates beside others.)
+#define __shared__ static
 
 #define NN_EMU_TEXT_(x) #x
 #define NN_EMU_TEXT(x) NN_EMU_TEXT_(x)
@@ -158,9 +160,9 @@ NN_EMU_CLASSIFY(isfinite)
 NN_EMU_CLASSIFY(signbit)
 #undef NN_EMU_CLASSIFY
 
-#define NN_EMU_ORDERED(T)                          \
-  inline T max(T a, T b) { return a > b ? a : b; } \
-  inline T min(T a, T b) { return a < b ? a : b; }
+#define NN_EMU_ORDERED(Value)                          \
+  inline Value max(Value a, Value b) { return a > b ? a : b; } \
+  inline Value min(Value a, Value b) { return a < b ? a : b; }
 NN_EMU_ORDERED(int)
 NN_EMU_ORDERED(unsigned)
 NN_EMU_ORDERED(long)
@@ -187,25 +189,27 @@ template <class To, class From> inline To bits(From from) {
 }
 
 // Keeps an argument out of template deduction, so that `atomicAdd(&counter, 1)` works on an unsigned counter.
-template <class T> struct Same { using Type = T; };
+template <class Value> struct Same { using Type = Value; };
 
 inline void sync_warp(Place place, unsigned mask = 0xffffffffu) { nn_emu_sync_warp(mask, place); }
 
-template <class T> inline T shuffle(Shuffle kind, Place place, unsigned mask, T value, int operand, int width = 32) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a shuffle moves 4 or 8 bytes");
+template <class Value>
+inline Value shuffle(Shuffle kind, Place place, unsigned mask, Value value, int operand, int width = 32) {
+  static_assert(sizeof(Value) == 4 || sizeof(Value) == 8, "a shuffle moves 4 or 8 bytes");
   nn_emu_shuffle(kind, mask, &value, sizeof value, operand, width, place);
   return value;
 }
 
-template <class... A> struct Arguments {
-  static constexpr size_t bytes[sizeof...(A) + 1] = {sizeof(A)..., 0};
+template <class... Args> struct Arguments {
+  static constexpr size_t bytes[sizeof...(Args) + 1] = {sizeof(Args)..., 0};
 };
-template <int... I> struct Indices {};
-template <class... A, int... I> inline void call(void (*kernel)(A...), void** arguments, Indices<I...>) {
-  kernel(*static_cast<A*>(arguments[I])...);
+template <int... Index> struct Indices {};
+template <class... Args, int... Index>
+inline void call(void (*kernel)(Args...), void** arguments, Indices<Index...>) {
+  kernel(*static_cast<Args*>(arguments[Index])...);
 }
-template <class... A> inline void call(void (*kernel)(A...), void** arguments) {
-  call(kernel, arguments, Indices<__integer_pack(sizeof...(A))...>{});
+template <class... Args> inline void call(void (*kernel)(Args...), void** arguments) {
+  call(kernel, arguments, Indices<__integer_pack(sizeof...(Args))...>{});
 }
 
 }  // namespace nn_emu
@@ -232,7 +236,7 @@ inline int __mulhi(int x, int y) { return static_cast<int>((static_cast<long lon
 inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
   return static_cast<unsigned long long>((static_cast<unsigned __int128>(x) * y) >> 64);
 }
-template <class T> inline T __ldg(const T* p) { return *p; }
+template <class Value> inline Value __ldg(const Value* p) { return *p; }
 
 inline void __threadfence() {}
 inline void __threadfence_block() {}
@@ -240,8 +244,8 @@ inline void __threadfence_system() {}
 
 // One OS thread runs every thread of a kernel, so a plain read-modify-write is atomic.
 #define NN_EMU_ATOMIC(name, update)                                                \
-  template <class T> inline T name(T* p, typename nn_emu::Same<T>::Type value) {   \
-    T old = *p;                                                                    \
+  template <class Value> inline Value name(Value* p, typename nn_emu::Same<Value>::Type value) {   \
+    Value old = *p;                                                                    \
     *p = update;                                                                   \
     return old;                                                                    \
   }
@@ -256,22 +260,22 @@ NN_EMU_ATOMIC(atomicXor, old ^ value)
 NN_EMU_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
 NN_EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
 #undef NN_EMU_ATOMIC
-template <class T>
-inline T atomicCAS(T* p, typename nn_emu::Same<T>::Type compare, typename nn_emu::Same<T>::Type value) {
-  T old = *p;
+template <class Value>
+inline Value atomicCAS(Value* p, typename nn_emu::Same<Value>::Type compare, typename nn_emu::Same<Value>::Type value) {
+  Value old = *p;
   if (old == compare) *p = value;
   return old;
 }
 
-// The linker makes these two for a section whose name is an identifier. They are null where no kernel uses it.
+// The linker's names for the ends of .bss.
 extern "C" {
-extern unsigned char __start_nn_emu_shared[] __attribute__((weak, visibility("hidden")));
-extern unsigned char __stop_nn_emu_shared[] __attribute__((weak, visibility("hidden")));
+extern unsigned char __bss_start[] __attribute__((visibility("hidden")));
+extern unsigned char _end[] __attribute__((visibility("hidden")));
 }
 
 namespace nn_emu {
-template <class... A> constexpr Kernel describe(void (*)(A...), void (*call)(void**)) {
-  return {call, sizeof...(A), Arguments<A...>::bytes, __start_nn_emu_shared, __stop_nn_emu_shared};
+template <class... Args> constexpr Kernel describe(void (*)(Args...), void (*call)(void**)) {
+  return {call, sizeof...(Args), Arguments<Args...>::bytes, __bss_start, _end};
 }
 }  // namespace nn_emu
 

@@ -273,7 +273,7 @@ Result run(const Function& function, Grid grid, Grid size, unsigned dynamic_byte
 Result launch(Function* function, Grid grid, Grid size, unsigned dynamic_bytes, void* stream, void** arguments) {
   const char* name = function->name.c_str();
   if (dynamic_bytes > function->dynamic_limit) {
-    report("kernel %s: %u bytes of dynamic shared memory, allowed are %u", name, dynamic_bytes, function->dynamic_limit);
+    report("kernel %s: %u bytes of dynamic shared memory, of %u", name, dynamic_bytes, function->dynamic_limit);
     return INVALID_VALUE;
   }
   uint64_t threads = uint64_t(size.x) * size.y * size.z;
@@ -295,6 +295,13 @@ Result launch(Function* function, Grid grid, Grid size, unsigned dynamic_bytes, 
     for (auto& value : values) pointers.push_back(value.data());
     return run(*function, grid, size, dynamic_bytes, pointers.data());
   });
+}
+
+std::string own_folder() {
+  Dl_info info;
+  dladdr(reinterpret_cast<void*>(&own_folder), &info);
+  std::string path = info.dli_fname;
+  return path.substr(0, path.rfind('/'));
 }
 
 timespec* event_of(void* handle) { return static_cast<timespec*>(handle); }
@@ -506,10 +513,11 @@ API Result cuGraphExecDestroy(void* executable) { return delete static_cast<Grap
 
 API Result cuModuleLoadData(void** module, const void* image) {
   if (sticky) return sticky;
-  static const std::string prefix = "nn-cuda-emulator:";
+  // A kernel that another build of the emulator compiled may not fit this one.
+  static const std::string scheme = "nn-cuda-emulator:", prefix = scheme + own_folder() + "/kernels/";
   auto text = static_cast<const char*>(image);
-  if (prefix.compare(0, prefix.size(), text, strnlen(text, prefix.size())) != 0) return INVALID_IMAGE;
-  void* library = dlopen(text + prefix.size(), RTLD_NOW | RTLD_LOCAL);
+  if (strncmp(text, prefix.c_str(), prefix.size()) != 0) return INVALID_IMAGE;
+  void* library = dlopen(text + scheme.size(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return report("%s", dlerror()), INVALID_IMAGE;
   return *module = new Module{library, {}}, SUCCESS;
 }

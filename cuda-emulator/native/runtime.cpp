@@ -2,10 +2,12 @@
 // never wait run one after another on a single stack. Blocks run one after another.
 //
 // A thread runs until it must wait, so a missing barrier shows as a wrong result; `NN_EMU_ORDER=rev` or `rand:SEED`
-// runs the threads of a block in another order, which shows the barriers that the usual order hides. Shared memory
-// is NaN when a block starts. Dynamic shared memory ends at a page that can't be touched, and so does every stack.
+// runs the threads of a block in another order, which shows the barriers that the usual order hides; `rev` takes the
+// blocks from last to first, too. Shared memory is NaN when a block starts. Dynamic shared memory ends at a page that
+// can't be touched, and so does every stack.
 #include "runtime.h"
 
+#include <algorithm>
 #include <csetjmp>
 #include <csignal>
 #include <cstdarg>
@@ -47,19 +49,20 @@ struct Copy {
   int bytes, bytes_read, group;
 };
 
-struct Thread {
+// In one line of the cache.
+struct alignas(64) Thread {
   Grid index;
+  Waits waits;
   // Null before the thread has run and after it has left.
   void* stack_pointer;
   char* stack;
-  Waits waits;
   Place place;
-  // For a warp operation under way: which lanes take part, and what this lane brings.
-  unsigned mask;
+  // For a warp operation under way: what this lane brings, and which lanes take part.
   void* request;
+  unsigned mask;
   int copy_group;
-  std::vector<Copy> copies;
 };
+static_assert(sizeof(Thread) == 64);
 
 struct Warp {
   unsigned present, arrived;
@@ -78,6 +81,7 @@ struct Block {
   uint64_t ready[MAX_THREADS / 64];
   uint16_t order[MAX_THREADS], position[MAX_THREADS];
   Thread thread[MAX_THREADS];
+  std::vector<Copy> copies[MAX_THREADS];
   Warp warp[MAX_THREADS / WARP];
   std::vector<char*> stacks, free_stacks;
   nn_emu::Fault fault;
@@ -127,22 +131,23 @@ void make_all_ready() {
   if (block.threads % 64) block.ready[words] = (1ull << block.threads % 64) - 1;
 }
 
-// The next thread in the order, after the current one, that can run; null if there is none.
-Thread* next() {
-  unsigned words = (block.threads + 63) / 64;
-  unsigned from = block.position[linear(block.current)] + 1u, word = from / 64 % words;
-  uint64_t bits = from / 64 < words ? block.ready[word] & (~0ull << from % 64) : block.ready[word];
-  for (unsigned i = 0; i <= words; i++) {
-    if (bits) {
-      unsigned p = word * 64 + static_cast<unsigned>(__builtin_ctzll(bits));
-      block.ready[word] &= ~(1ull << p % 64);
-      return &block.thread[block.order[p]];
-    }
+// The next thread in the order that can run, from a position on and around; null if there is none.
+Thread* next(unsigned from) {
+  unsigned words = (block.threads + 63) / 64, word = from / 64, offset = from % 64;
+  if (word == words) word = offset = 0;
+  uint64_t bits = block.ready[word] & ~0ull << offset;
+  for (unsigned i = 0; !bits; i++) {
+    // The first word is looked at twice, as it may have bits before the offset.
+    if (i == words) return nullptr;
     word = word + 1 == words ? 0 : word + 1;
     bits = block.ready[word];
   }
-  return nullptr;
+  unsigned p = word * 64 + static_cast<unsigned>(__builtin_ctzll(bits));
+  block.ready[word] &= ~(bits & -bits);
+  return &block.thread[block.order[p]];
 }
+
+unsigned after(const Thread* t) { return block.position[linear(t)] + 1u; }
 
 void resume_as(Thread* t) {
   block.current = t;
@@ -163,23 +168,22 @@ void resume_as(Thread* t) {
 }
 
 void finish_copies(Thread* t, int groups_left) {
+  std::vector<Copy>& copies = block.copies[linear(t)];
   size_t kept = 0;
-  for (const Copy& c : t->copies) {
+  for (const Copy& c : copies) {
     if (c.group >= t->copy_group - groups_left) {
-      t->copies[kept++] = c;
+      copies[kept++] = c;
       continue;
     }
     memcpy(c.to, c.from, static_cast<size_t>(c.bytes_read));
     memset(static_cast<char*>(c.to) + c.bytes_read, 0, static_cast<size_t>(c.bytes - c.bytes_read));
   }
-  t->copies.resize(kept);
+  copies.resize(kept);
 }
 
 void leave(Thread* t) {
-  if (!t->copies.empty()) {
-    t->copy_group++;
-    finish_copies(t, 0);
-  }
+  t->copy_group++;
+  finish_copies(t, 0);
   t->copy_group = 0;
   t->stack_pointer = nullptr;
   block.left++;
@@ -193,7 +197,7 @@ void leave(Thread* t) {
     block.current->stack = own;
     block.kernel->call(block.arguments);
     leave(block.current);
-    Thread* t = next();
+    Thread* t = next(after(block.current));
     if (!t && block.left < block.threads) deadlock();
     if (t && !t->stack_pointer) {
       resume_as(t);
@@ -220,6 +224,12 @@ char* new_stack() {
   return top;
 }
 
+// The page below a stack.
+const void* guard_of(const char* top) {
+  uintptr_t page = reinterpret_cast<uintptr_t>(top - STACK) & ~(PAGE - 1);
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(top) % PAGE ? page : page - PAGE);
+}
+
 // Makes a stack on which `fiber` starts when it is switched to.
 void* start_on_stack(Thread* t) {
   if (block.free_stacks.empty()) {
@@ -235,10 +245,10 @@ void* start_on_stack(Thread* t) {
   return sp;
 }
 
-// Lets the others run until the current thread is ready again.
-void wait() {
+// Lets others run, from a position in the order on, until the current thread is ready again.
+void wait(unsigned from) {
   Thread* self = block.current;
-  Thread* t = next();
+  Thread* t = next(from);
   if (!t) deadlock();
   if (t == self) {
     t->waits = Waits::No;
@@ -264,7 +274,7 @@ void together(unsigned mask, Place place, void* request, WarpOperation operation
   warp.arrived |= 1u << own;
   if (mask & ~warp.arrived) {
     self->waits = Waits::Warp;
-    return wait();
+    return wait(after(self));
   }
   Thread* lanes = self - own;
   for (unsigned rest = mask; rest; rest &= rest - 1) {
@@ -274,7 +284,9 @@ void together(unsigned mask, Place place, void* request, WarpOperation operation
   }
   warp.arrived &= ~mask;
   if (operation) operation(lanes, mask);
-  for (unsigned rest = mask & ~(1u << own); rest; rest &= rest - 1) make_ready(&lanes[__builtin_ctz(rest)]);
+  for (unsigned rest = mask; rest; rest &= rest - 1) make_ready(&lanes[__builtin_ctz(rest)]);
+  // The same warp goes on, as its stacks are in the cache. Its first thread in the order is at one of its ends.
+  wait(std::min(block.position[linear(lanes)], block.position[linear(lanes) + WARP - 1]));
 }
 
 struct ShuffleRequest {
@@ -284,11 +296,17 @@ struct ShuffleRequest {
   void* value;
 };
 
+// A copy whose size the compiler knows is a single move.
+void move(void* to, const void* from, size_t bytes) {
+  if (bytes == 4) memcpy(to, from, 4);
+  else memcpy(to, from, 8);
+}
+
 unsigned shuffle_source(const ShuffleRequest& r, unsigned lane) {
   unsigned width = static_cast<unsigned>(r.width), operand = static_cast<unsigned>(r.operand);
   unsigned first = lane & ~(width - 1), end = first + width;
   switch (r.kind) {
-    case nn_emu::Shuffle::Index: return first + operand % width;
+    case nn_emu::Shuffle::Index: return first + (operand & (width - 1));
     case nn_emu::Shuffle::Up: return lane >= first + operand ? lane - operand : lane;
     case nn_emu::Shuffle::Down: return lane + operand < end ? lane + operand : lane;
     case nn_emu::Shuffle::Xor: return (lane ^ operand) < end ? lane ^ operand : lane;
@@ -303,12 +321,12 @@ void shuffle(Thread* lanes, unsigned mask) {
   for (unsigned rest = mask; rest; rest &= rest - 1) {
     int i = __builtin_ctz(rest);
     auto* r = static_cast<ShuffleRequest*>(lanes[i].request);
-    memcpy(&before[i], r->value, r->bytes);
+    move(&before[i], r->value, r->bytes);
   }
   for (unsigned rest = mask; rest; rest &= rest - 1) {
     unsigned i = static_cast<unsigned>(__builtin_ctz(rest));
     auto* r = static_cast<ShuffleRequest*>(lanes[i].request);
-    memcpy(r->value, &before[shuffle_source(*r, i)], r->bytes);
+    move(r->value, &before[shuffle_source(*r, i)], r->bytes);
   }
 }
 
@@ -484,15 +502,15 @@ void forget_threads() {
   for (Thread& t : block.thread) {
     t.stack_pointer = nullptr;
     t.waits = Waits::No;
-    t.copies.clear();
     t.copy_group = 0;
   }
+  for (auto& copies : block.copies) copies.clear();
   block.free_stacks = block.stacks;
 }
 
 void run_block() {
   const nn_emu::Kernel& kernel = *block.kernel;
-  if (kernel.shared) memset(kernel.shared, 0xff, static_cast<size_t>(kernel.shared_end - kernel.shared));
+  memset(kernel.shared, 0xff, static_cast<size_t>(kernel.shared_end - kernel.shared));
   if (block.dynamic_bytes) memset(block.dynamic, 0xff, block.dynamic_bytes);
   block.left = block.at_barrier = 0;
   for (unsigned i = 0; i * WARP < block.threads; i++) {
@@ -500,9 +518,7 @@ void run_block() {
     block.warp[i] = {lanes >= WARP ? ~0u : (1u << lanes) - 1, 0};
   }
   make_all_ready();
-  // The one before the first in the order.
-  block.current = &block.thread[block.order[block.threads - 1]];
-  Thread* first = next();
+  Thread* first = next(0);
   resume_as(first);
   switch_stack(&block.scheduler, start_on_stack(first));
 }
@@ -518,7 +534,7 @@ bool run_grid(Grid grid) {
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
-        blockIdx = {x, y, z};
+        blockIdx = order.reverse ? Grid{grid.x - 1 - x, grid.y - 1 - y, grid.z - 1 - z} : Grid{x, y, z};
         if (order.seed) arrange(order);
         run_block();
         if (!block.fault.message.empty()) return false;
@@ -554,8 +570,17 @@ bool nn_emu::run(const Kernel& kernel, Grid grid, Grid size, size_t dynamic_byte
     ran = run_grid(grid);
   } else {
     ran = false;
-    blame("%s", name_of(caught));
-    if (caught == SIGSEGV || caught == SIGBUS) block.fault.address = caught_address;
+    bool memory = caught == SIGSEGV || caught == SIGBUS;
+    auto address = static_cast<const char*>(caught_address);
+    auto in_page = [=](const void* page) { return address >= page && address < static_cast<const char*>(page) + PAGE; };
+    if (memory && in_page(dynamic_memory())) {
+      blame("address past the end of dynamic shared memory");
+    } else if (memory && in_page(guard_of(block.current->stack))) {
+      blame("stack overflow");
+    } else {
+      blame("%s", name_of(caught));
+      if (memory) block.fault.address = address;
+    }
   }
   in_kernel = 0;
   if (!ran) {
@@ -579,7 +604,7 @@ NN_EMU_API void nn_emu_sync_block(Place place) {
     block.current->waits = Waits::Block;
     block.current->place = place;
   }
-  wait();
+  wait(after(block.current));
 }
 
 NN_EMU_API void nn_emu_sync_warp(unsigned mask, Place place) { together(mask, place, nullptr, nullptr); }
@@ -623,8 +648,7 @@ NN_EMU_API void nn_emu_cp_async(void* shared, const void* global, int bytes, int
     (void)from[0];
     (void)from[bytes_read - 1];
   }
-  Thread* t = block.current;
-  t->copies.push_back({shared, global, bytes, bytes_read, t->copy_group});
+  block.copies[linear(block.current)].push_back({shared, global, bytes, bytes_read, block.current->copy_group});
 }
 
 NN_EMU_API void nn_emu_cp_async_commit() { block.current->copy_group++; }
@@ -644,9 +668,16 @@ struct Location {
 NN_EMU_API void __ubsan_handle_out_of_bounds_abort(Location* at, size_t index) {
   FAIL("%s:%u:%u: index %zd is outside of its array", at->file, at->line, at->column, static_cast<ssize_t>(index));
 }
-NN_EMU_API void __ubsan_handle_type_mismatch_v1_abort(Location* at, void* address) {
-  block.fault.misaligned = true;
-  FAIL("%s:%u:%u: address %p is not aligned for its type", at->file, at->line, at->column, address);
+struct Access {
+  Location at;
+  const void* type;
+  unsigned char alignment_bits, kind;
+};
+NN_EMU_API void __ubsan_handle_type_mismatch_v1_abort(Access* access, uintptr_t address) {
+  const Location& at = access->at;
+  block.fault.misaligned = (address & ((uintptr_t(1) << access->alignment_bits) - 1)) != 0;
+  const char* what = block.fault.misaligned ? "is not aligned for its type" : "is outside of the array it belongs to";
+  FAIL("%s:%u:%u: address %#zx %s", at.file, at.line, at.column, address, what);
 }
 NN_EMU_API void __ubsan_handle_shift_out_of_bounds_abort(Location* at, size_t, size_t) {
   FAIL("%s:%u:%u: shift by too many bits", at->file, at->line, at->column);

@@ -1,6 +1,6 @@
 //! Compiles the stand-ins and loads them.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -37,9 +37,10 @@ const STAND_INS: [StandIn; 2] = [
 /// Further names under which programs ask for a library. Each is an empty library that needs the real one.
 const ALIASES: [(&str, &str); 2] = [("libcuda.so.1", "libcuda.so"), ("libnvrtc.so.13", "libnvrtc.so")];
 
-const FLAGS: [&str; 8] = [
+const FLAGS: [&str; 9] = [
     "-std=c++17",
-    "-O3",
+    "-O2",
+    "-ftree-vectorize",
     "-shared",
     "-fPIC",
     "-fvisibility=hidden",
@@ -57,32 +58,40 @@ pub(crate) fn build() -> Result<PathBuf, Missing> {
     if finished.exists() {
         return Ok(finished);
     }
-    let aside = root.join(format!("tmp-{}", std::process::id()));
-    let built = build_into(&aside, &compiler).and_then(|()| match fs::rename(&aside, &finished) {
-        // Another process was faster.
-        Err(_) if finished.exists() => Ok(()),
-        renamed => renamed.map_err(|error| unusable(&finished, error)),
-    });
-    // What is left of a failed or late build; after a rename there is nothing.
-    let _ = fs::remove_dir_all(&aside);
-    built.map(|()| finished)
+    // Processes that start at once would all compile. The lock ends with its process, however that ends.
+    let lock = root.join("lock");
+    let lock = File::create(&lock)
+        .and_then(|file| file.lock().map(|()| file))
+        .map_err(|error| unusable(&lock, error))?;
+    if finished.exists() {
+        return Ok(finished);
+    }
+    let aside = root.join("unfinished");
+    if aside.exists() {
+        fs::remove_dir_all(&aside).map_err(|error| unusable(&aside, error))?;
+    }
+    build_into(&aside, &compiler)?;
+    fs::rename(&aside, &finished).map_err(|error| unusable(&finished, error))?;
+    drop(lock);
+    Ok(finished)
 }
 
 fn build_into(folder: &Path, compiler: &str) -> Result<(), Missing> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(folder, error)),
-        _ => {}
-    }
     fs::create_dir(folder).map_err(|error| unusable(folder, error))?;
     for source in &SOURCES {
         let path = folder.join(source.name);
         fs::write(&path, source.text).map_err(|error| unusable(&path, error))?;
     }
-    for stand_in in &STAND_INS {
-        let mut command = start(compiler);
-        command.args(FLAGS).args(stand_in.sources).args(["-ldl", "-o", stand_in.name]);
-        run(command.arg(format!("-Wl,-soname,{}", stand_in.name)).current_dir(folder), compiler)?;
-    }
+    std::thread::scope(|scope| {
+        let builds = STAND_INS.each_ref().map(|stand_in| {
+            scope.spawn(|| {
+                let mut command = start(compiler);
+                command.args(FLAGS).args(stand_in.sources).args(["-ldl", "-o", stand_in.name]);
+                run(command.arg(format!("-Wl,-soname,{}", stand_in.name)).current_dir(folder), compiler)
+            })
+        });
+        builds.into_iter().try_for_each(|build| build.join().expect("it only waits for g++"))
+    })?;
     for (alias, library) in ALIASES {
         let mut command = start(compiler);
         command.args(["-shared", "-Wl,--no-as-needed", library, "-o", alias]);
@@ -140,7 +149,7 @@ fn private_folder() -> Result<PathBuf, Missing> {
         None => std::env::temp_dir().join(format!("nn-cuda-emulator-{own}")),
     };
     let folder = std::path::absolute(&folder).map_err(|error| unusable(&folder, error))?;
-    match DirBuilder::new().mode(0o700).create(&folder) {
+    match DirBuilder::new().mode(0o700).recursive(true).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unusable(&folder, error)),
         _ => {}
     }

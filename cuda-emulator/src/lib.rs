@@ -12,11 +12,20 @@
 //! * a shuffle, vote or matrix product for which lanes are missing.
 //!
 //! A thread runs until it has to wait, so a race shows only if the order of threads brings it out: run tests once
-//! more with `NN_EMU_ORDER=rev` or `NN_EMU_ORDER=rand:SEED`. Of the order of memory operations, bank conflicts and
-//! speed the emulator knows nothing, threads that wait for another by reading a flag never end, and what inline PTX
-//! means is only what the header around it says.
+//! more with `NN_EMU_ORDER=rev` (blocks and their threads from last to first) or `NN_EMU_ORDER=rand:SEED`. Of the
+//! order of memory operations, bank conflicts and speed the emulator knows nothing, threads that wait for another by
+//! reading a flag never end, and what inline PTX means is only what the header around it says. A `__device__`
+//! variable without a value is taken for shared memory.
 //!
-//! A kernel is followed by `NN_KERNEL(name)` of `device.cuh`, or its module does not have it.
+//! A kernel is followed by `NN_KERNEL(name)` of `device.cuh`, or its module does not have it. Its threads that call
+//! `__syncthreads` must all be there: on the emulator a thread that has left is missing at every later barrier.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `NN_EMU_ORDER` | `fwd`, `rev` or `rand:SEED`: the order in which threads run |
+//! | `NN_REQUIRE_EMULATOR` | `1`: a test without the emulator fails, where it would be skipped |
+//! | `NN_EMU_CACHE` | where the compiled stand-ins and kernels are kept |
+//! | `NN_EMU_CXX`, `NN_EMU_CXXFLAGS` | the compiler, and further options for kernels |
 //!
 //! ```no_run
 //! nn_cuda_emulator::install()?;

@@ -1,5 +1,7 @@
 //! The emulated device, as a program with cudarc sees it.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::ffi::{CString, c_char};
 use std::process::Command;
 use std::ptr::null_mut;
@@ -83,7 +85,6 @@ pub(crate) fn shape(blocks: u32, threads: u32) -> LaunchConfig {
 
 /// Runs `body` in a process of its own, as a fault stays with a process, and gives what it wrote to stderr. `test` is
 /// the name of the test that calls; in the child this returns nothing.
-#[allow(dead_code, reason = "not every test binary has tests of faults")]
 pub(crate) fn in_child(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) -> Option<String> {
     const CHILD: &str = "NN_EMU_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -96,4 +97,16 @@ pub(crate) fn in_child(test: &str, environment: &[(&str, &str)], body: impl FnOn
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{}{stderr}", String::from_utf8_lossy(&output.stdout));
     Some(stderr)
+}
+
+/// Reproducible numbers in [-1, 1).
+pub(crate) fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
 }

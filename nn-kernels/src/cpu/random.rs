@@ -11,11 +11,16 @@ kernels! {
     fn hash_dropout<E>(key: u64, rate: f64, first: usize, x: &[E], y: &mut [E]);
 }
 
+/// The key of a stream. The rank goes into it through a bijection, so that no two of them share a stream.
+#[inline(always)]
+pub(crate) fn philox_key(s: Stream) -> u64 {
+    s.seed ^ u64::from(s.rank).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
 /// Words 4·block and on of a stream: one for each element.
 #[inline(always)]
 fn words(s: Stream, block: u32) -> [u32; 4] {
-    // The rank goes into the key through a bijection, so that no two of them share a stream.
-    let key = s.seed ^ u64::from(s.rank).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let key = philox_key(s);
     philox4x32([block, s.place, s.step as u32, (s.step >> 32) as u32], [key as u32, (key >> 32) as u32])
 }
 

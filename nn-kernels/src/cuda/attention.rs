@@ -1,6 +1,7 @@
 use super::compile::{Defines, File};
 use super::launch::{Address, Grid, Kernel, Struct};
 use super::memory::{View, ViewMut};
+use super::route::Form;
 use super::{Cuda, CudaReal};
 use crate::cpu::attention::sheet::{Extent, are_apart};
 use crate::cpu::attention::{keys, queries, together};
@@ -13,6 +14,11 @@ const THREADS: usize = 256;
 /// A kernel for heads of so many values.
 fn kernel(name: &'static str, head: Head) -> Kernel {
     Kernel::new(File::Attention, name).with(head.defines)
+}
+
+/// The same, on tensor cores.
+fn tensor_kernel(name: &'static str, head: Head) -> Kernel {
+    Kernel::new(File::AttentionTensor, name).with(head.defines)
 }
 
 /// How many values of a head a block has: a constant of its kernel, as they are in registers.
@@ -88,15 +94,66 @@ fn check<E: CudaReal>(
     }
 }
 
-impl<E: CudaReal> Cuda<E> {
-    /// Queries or keys that a block has, as in `attention.cu`.
-    const TILE: usize = if size_of::<E>() == 4 { 64 } else { 32 };
-}
-
-/// A block for each tile of rows, head, sample and slice of a head.
+/// A block for each tile of `tile` rows, head, sample and slice of a head.
 fn grid(s: &AttentionSpec, rows: usize, tile: usize, heads: usize, slice: usize) -> Grid {
     let blocks = [rows.div_ceil(tile), heads, s.batch, s.head_dim.div_ceil(slice)];
     Grid::blocks([size("attention", &blocks), 1, 1], THREADS)
+}
+
+/// The tiles of a kernel on tensor cores, as in `attention_tensor.cu`.
+#[derive(Debug, Clone, Copy)]
+struct Tiles {
+    /// Rows, and how many tensors they are of.
+    rows: usize,
+    tensors: usize,
+    /// Columns, of two tensors.
+    cols: usize,
+}
+
+impl Tiles {
+    const THREADS: usize = 128;
+
+    fn forward(head: Head) -> Self {
+        Self { rows: if head.values <= 64 { 128 } else { 64 }, tensors: 1, cols: 32 }
+    }
+    fn queries(head: Head) -> Self {
+        Self { rows: if head.values <= 32 { 128 } else { 64 }, tensors: 2, cols: 32 }
+    }
+    fn keys(head: Head) -> Self {
+        Self { rows: 64, tensors: 2, cols: if head.values <= 64 { 32 } else { 16 } }
+    }
+
+    /// Bytes of shared memory: of the rows, and of two stages of columns with two numbers for each.
+    fn bytes(self, head: Head) -> usize {
+        let pitch = head.values + 4;
+        size_of::<f32>() * (self.tensors * self.rows * pitch + 2 * self.cols * (2 * pitch + 2))
+    }
+
+    fn grid(self, s: &AttentionSpec, head: Head, rows: usize, heads: usize) -> Grid {
+        let blocks = [rows.div_ceil(self.rows), heads, s.batch];
+        Grid::blocks([size("attention", &blocks), 1, 1], Self::THREADS).shared(self.bytes(head))
+    }
+}
+
+/// Whether the tokens of a tensor all start at multiples of 16 bytes, so that so many are copied at once.
+fn is_wide<E: CudaReal>(x: View<'_, E>, at: Strides) -> bool {
+    x.address().is_multiple_of(16) && [at.batch, at.token, at.head].iter().all(|step| step.is_multiple_of(4))
+}
+
+impl<E: CudaReal> Cuda<E> {
+    /// Queries or keys that a block has, as in `attention.cu`.
+    const TILE: usize = if size_of::<E>() == 4 { 64 } else { 32 };
+
+    /// The head's kernels on tensor cores, if they are the ones to take.
+    fn tensor_head(&self, s: &AttentionSpec) -> Option<Head> {
+        let head = Head::ALL[1..4].iter().copied().find(|head| head.values == s.head_dim)?;
+        let tiles = [Tiles::forward(head), Tiles::queries(head), Tiles::keys(head)];
+        // Positions in a tile are counted in 32 bits.
+        let fits =
+            tiles.iter().all(|tiles| tiles.bytes(head) <= self.shared) && s.q_len.max(s.k_len) < 1 << 29;
+        let products = [2, s.batch, s.heads, s.q_len, s.k_len, s.head_dim];
+        (fits && self.form(self.core.forced.attention, &products) == Form::Tensor).then_some(head)
+    }
 }
 
 impl<E: CudaReal> Attention for Cuda<E> {
@@ -116,10 +173,18 @@ impl<E: CudaReal> Attention for Cuda<E> {
         if let Some(lse) = &lse {
             assert_eq!(lse.len(), s.lse(), "{NAME}: lse");
         }
-        let s = &together(s);
+        let (tensor, s) = (self.tensor_head(s), &together(s));
+        let mut record = self.record();
+        if let Some(head) = tensor {
+            let wide = is_wide(q, s.q) && is_wide(k, s.k) && is_wide(v, s.v);
+            let grid = Tiles::forward(head).grid(s, head, s.q_len, s.heads);
+            let launch =
+                record.launch(tensor_kernel("attention_tensor", head), grid).arg(Struct(&Shape::new(s)));
+            launch.arg(q).arg(k).arg(v).arg(mask).arg(&y).arg(lse.as_ref()).arg(wide).done();
+            return;
+        }
         let head = Head::of(s.head_dim, 5);
         let grid = grid(s, s.q_len, Self::TILE, s.heads, head.values);
-        let mut record = self.record();
         let launch = record.launch(kernel("attention", head), grid).arg(Struct(&Shape::new(s)));
         launch.arg(q).arg(k).arg(v).arg(mask).arg(&y).arg(lse.as_ref()).done();
     }
@@ -163,10 +228,34 @@ impl<E: CudaReal> Attention for Cuda<E> {
             ],
         };
 
-        let (shape, head) = (Shape::new(s), Head::of(s.head_dim, 5));
+        let shape = Shape::new(s);
         let mut record = self.record();
         let delta = record.scratch(s.lse() * size_of::<E>());
-        if dq.is_some() || dk.is_some() {
+        let needs_delta = dq.is_some() || dk.is_some();
+        if let Some(head) = self.tensor_head(s) {
+            let wide = is_wide(q, s.q) && is_wide(k, s.k) && is_wide(v, s.v) && is_wide(dy, s.y);
+            if needs_delta {
+                let grid = Grid::rows(s.lse().div_ceil(Tiles::THREADS / 32), Tiles::THREADS);
+                let launch = record.launch(tensor_kernel("attention_tensor_delta", head), grid);
+                launch.arg(Struct(&shape)).arg(y).arg(dy).arg(delta).done();
+            }
+            if let Some(dq) = dq {
+                let grid = Tiles::queries(head).grid(s, head, s.q_len, s.heads);
+                let launch =
+                    record.launch(tensor_kernel("attention_tensor_dq", head), grid).arg(Struct(&shape));
+                launch.arg(q).arg(k).arg(v).arg(mask).arg(lse).arg(dy).arg(delta).arg(dq).arg(wide).done();
+            }
+            if dk.is_some() || dv.is_some() {
+                let grid = Tiles::keys(head).grid(s, head, s.k_len, s.kv_heads);
+                let launch =
+                    record.launch(tensor_kernel("attention_tensor_dkv", head), grid).arg(Struct(&shape));
+                let launch = launch.arg(q).arg(k).arg(v).arg(mask).arg(lse).arg(dy).arg(delta);
+                launch.arg(dk).arg(dv).arg(wide).done();
+            }
+            return;
+        }
+        let head = Head::of(s.head_dim, 5);
+        if needs_delta {
             let grid = Grid::rows(s.lse().div_ceil(THREADS / 32), THREADS);
             let launch = record.launch(kernel("attention_delta", head), grid).arg(Struct(&shape));
             launch.arg(y).arg(dy).arg(delta).done();

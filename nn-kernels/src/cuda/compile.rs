@@ -37,15 +37,30 @@ macro_rules! files {
 }
 
 files! {
-    Elementwise "elementwise.cu"
     Attention "attention.cu"
+    AttentionTensor "attention_tensor.cu"
+    Conv "conv.cu"
+    Elementwise "elementwise.cu"
+    Layout "layout.cu"
+    Linear "linear.cu"
+    Loss "loss.cu"
+    Norm "norm.cu"
+    Optim "optim.cu"
+    Packed "packed.cu"
+    Pool "pool.cu"
+    Random "random.cu"
+    Recurrent "recurrent.cu"
+    Sums "sums.cu"
+    Table "table.cu"
 }
 
 /// What the files include.
-const HEADERS: [(&CStr, &str); 3] = [
-    (c"device.cuh", include_str!("kernels/device.cuh")),
-    (c"unary.cuh", include_str!("kernels/unary.cuh")),
+const HEADERS: [(&CStr, &str); 5] = [
     (c"attention.cuh", include_str!("kernels/attention.cuh")),
+    (c"common.cuh", include_str!("kernels/common.cuh")),
+    (c"device.cuh", include_str!("kernels/device.cuh")),
+    (c"gemm.cuh", include_str!("kernels/gemm.cuh")),
+    (c"unary.cuh", include_str!("kernels/unary.cuh")),
 ];
 
 /// Constants that a file is compiled with, where they pay: a tile's or a head's size, never a layer's shape.

@@ -162,6 +162,13 @@ impl Argument for f64 {
 #[derive(Clone, Copy)]
 pub(super) struct Address(pub(super) u64);
 
+impl Address {
+    /// So many bytes further on.
+    pub(super) fn after(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u64)
+    }
+}
+
 impl Argument for Address {
     fn push(self, to: &mut Arguments<'_>) {
         to.word(self.0);

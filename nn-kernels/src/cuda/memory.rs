@@ -82,6 +82,13 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         self.len
     }
 
+    /// Its first values.
+    #[track_caller]
+    pub(super) fn first(self, len: usize) -> Self {
+        assert!(len <= self.len, "the first {len} of {} values", self.len);
+        Self { len, ..self }
+    }
+
     /// A shared view of the same values.
     pub(super) fn read(&self) -> View<'_, T> {
         View { at: self.at, len: self.len, values: PhantomData }

@@ -2,16 +2,9 @@
 
 use nn_kernels::cuda::CudaReal;
 use nn_kernels::ops::{Attention, AttentionGradients, AttentionSpec, Strides};
-use nn_kernels::philox::Philox;
 use nn_kernels::{Cpu, Cuda, Float, Memory};
 
-use crate::cuda;
-
-/// Numbers in [−1, 1), which single precision holds too.
-fn random(seed: u64, len: usize) -> Vec<f64> {
-    let mut rng = Philox::new(seed, 0);
-    (0..len).map(|_| f64::from((2.0 * rng.uniform() - 1.0) as f32)).collect()
-}
+use crate::{cuda, random};
 
 /// A device's memory with these values.
 fn held<D: Memory>(d: &D, values: &[f64]) -> D::Buffer<D::Elem> {

@@ -22,3 +22,86 @@ fn values_come_back_and_operations_are_done_in_order() {
     assert!(y.iter().zip(&x).all(|(y, x)| *y == 3.0 * x + 1.0), "{:?}", &y[..5]);
     d.finish().unwrap();
 }
+
+/// A step that needs all that changes from one to the next: dropout, a layer, its gradient, and an optimiser.
+struct Step<E: CudaReal> {
+    d: Cuda<E>,
+    buffers: [Buffer<E>; 8],
+    squares: Buffer<f64>,
+}
+
+const LAYER: LinearSpec = LinearSpec { rows: 3, inputs: 5, outputs: 4, act: Unary::Relu, transposed: false };
+
+impl<E: CudaReal> Step<E> {
+    fn new(d: Cuda<E>) -> Self {
+        let sizes = [15, 15, 20, 12, 12, 20, 20, 20];
+        let buffers = std::array::from_fn(|i| {
+            let values = crate::random(i as u64, sizes[i]);
+            let values: Vec<E> = values.iter().map(|&x| E::from_f64(x.abs())).collect();
+            let mut buffer = d.alloc(sizes[i]).unwrap();
+            d.upload(&values, Cuda::<E>::view_mut(&mut buffer));
+            buffer
+        });
+        let squares = d.alloc(1).unwrap();
+        Self { d, buffers, squares }
+    }
+
+    fn run(&mut self, step: u64) {
+        type D<E> = Cuda<E>;
+        let Self { d, buffers: [x, dropped, w, y, dz, dw, m, v], squares } = self;
+        let lr = 0.1 / step as f64;
+        d.together(|| {
+            let stream = Stream { seed: 7, place: 1, step, rank: 0 };
+            d.dropout(stream, 0.3, D::<E>::view(x), D::<E>::view_mut(dropped));
+            d.hash_dropout(stream, 0.3, D::<E>::view(dropped), D::<E>::view_mut(x));
+            d.linear(&LAYER, D::<E>::view(x), D::<E>::view(w), None, D::<E>::view_mut(y));
+            d.linear_vjp(
+                &LAYER,
+                D::<E>::view(x),
+                D::<E>::view(w),
+                None,
+                D::<E>::view(y),
+                D::<E>::view(y),
+                Some(D::<E>::view_mut(dropped)),
+                Some(D::<E>::view_mut(dw)),
+                None,
+                D::<E>::view_mut(dz),
+            );
+            d.sum_of_squares(D::<E>::view(dw), D::<E>::view_mut(squares));
+            let s = AdamSpec {
+                lr,
+                beta1: 0.9,
+                beta2: 0.99,
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decoupled: true,
+                clip: Some(1.0),
+                step,
+            };
+            let (m, v) = (D::<E>::view_mut(m), D::<E>::view_mut(v));
+            d.adam(&s, D::<E>::view(squares), D::<E>::view_mut(w), D::<E>::view(dw), m, v);
+            let s = SgdSpec {
+                lr,
+                momentum: 0.9,
+                nesterov: true,
+                weight_decay: 0.0,
+                clip: None,
+                first: step == 1,
+            };
+            d.sgd(&s, D::<E>::empty(), D::<E>::view_mut(dw), D::<E>::view(w), D::<E>::view_mut(m_of(dz)));
+        });
+        // New inputs, for what was dropped stays so.
+        let values: Vec<E> = crate::random(step, 15).into_iter().map(E::from_f64).collect();
+        d.upload(&values, D::<E>::view_mut(x));
+    }
+
+    fn results(&self) -> Vec<Vec<u64>> {
+        let bits = |buffer| {
+            let view = Cuda::<E>::view(buffer);
+            let mut values = vec![E::ZERO; Cuda::<E>::len(view)];
+            self.d.download(view, &mut values);
+            values.into_iter().map(|x| x.to_f64().to_bits()).collect()
+        };
+        self.buffers.iter().map(bits).collect()
+    }
+}

@@ -1,5 +1,7 @@
 // What kernels share. All inline PTX is here, each piece beside the plain C++ that says what it means, so the same
 // kernel compiles under NVRTC (which is given no CUDA header) and under g++ with the CPU emulator.
+//
+// Nothing here is called by one capital letter: those are for the constants that a kernel is compiled with.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -110,13 +112,13 @@ __device__ __forceinline__ void cp_async_commit() {
 #endif
 }
 
-// Waits until at most the last `GROUPS` groups of this thread are still under way. What other threads copied is seen
+// Waits until at most the last `Groups` groups of this thread are still under way. What other threads copied is seen
 // only after a `__syncthreads` that follows.
-template <int GROUPS> __device__ __forceinline__ void cp_async_wait() {
+template <int Groups> __device__ __forceinline__ void cp_async_wait() {
 #if NN_ON_DEVICE
-  asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(Groups) : "memory");
 #else
-  nn_emu_cp_async_wait(GROUPS);
+  nn_emu_cp_async_wait(Groups);
 #endif
 }
 
@@ -125,11 +127,11 @@ __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); 
 __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
 
 // Reductions over the 32 lanes of a warp, for float and double. Every lane gets the same bits.
-template <class T> __device__ __forceinline__ T warp_sum(T value) {
+template <class Float> __device__ __forceinline__ Float warp_sum(Float value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(FULL_WARP, value, offset);
   return value;
 }
-template <class T> __device__ __forceinline__ T warp_max(T value) {
+template <class Float> __device__ __forceinline__ Float warp_max(Float value) {
   for (int offset = 16; offset > 0; offset /= 2) value = larger(value, __shfl_xor_sync(FULL_WARP, value, offset));
   return value;
 }
@@ -142,8 +144,8 @@ __device__ __forceinline__ unsigned warp() { return thread_in_block() / 32; }
 __device__ __forceinline__ unsigned warps_in_block() { return blockDim.x * blockDim.y * blockDim.z / 32; }
 
 // One value of each warp, handed to every warp: lane i gets that of warp i, lanes without a warp get `neutral`.
-template <class T> __device__ __forceinline__ T gather_warps(T value, T neutral) {
-  __shared__ T of_warp[32];
+template <class Float> __device__ __forceinline__ Float gather_warps(Float value, Float neutral) {
+  __shared__ Float of_warp[32];
   __syncthreads();  // an earlier call may still be reading
   if (lane() == 0) of_warp[warp()] = value;
   __syncthreads();
@@ -152,11 +154,11 @@ template <class T> __device__ __forceinline__ T gather_warps(T value, T neutral)
 
 // Reductions over a block of whole warps, for float and double. All of its threads call them and all get the same
 // bits; the order depends on the number of warps alone.
-template <class T> __device__ __forceinline__ T block_sum(T value) {
-  return warp_sum(gather_warps(warp_sum(value), T(0)));
+template <class Float> __device__ __forceinline__ Float block_sum(Float value) {
+  return warp_sum(gather_warps(warp_sum(value), Float(0)));
 }
-template <class T> __device__ __forceinline__ T block_max(T value) {
-  return warp_max(gather_warps(warp_max(value), T(-infinity())));
+template <class Float> __device__ __forceinline__ Float block_max(Float value) {
+  return warp_max(gather_warps(warp_max(value), Float(-infinity())));
 }
 
 }  // namespace nn

@@ -1,8 +1,6 @@
 // Elementwise functions of one value: the codes are those of `unary.rs`, the formulas those of the CPU.
 #pragma once
-#include "device.cuh"
-
-using real = REAL;
+#include "common.cuh"
 
 enum Unary {
   IDENTITY, RELU, TANH, SIGMOID, SILU, GELU, GELU_TANH, MISH, ELU, AFFINE, DIVIDE, RECIPROCAL
@@ -84,11 +82,3 @@ __device__ __forceinline__ real pull(const Function& f, real known, real dy) {
     default: return dy;
   }
 }
-
-// A thread takes every `stride`-th element from its own on, so that any grid does for any number of them.
-__device__ __forceinline__ long long first() {
-  return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-__device__ __forceinline__ long long stride() { return static_cast<long long>(gridDim.x) * blockDim.x; }
-
-#define NN_EACH(i, n) for (long long i = first(); i < (n); i += stride())

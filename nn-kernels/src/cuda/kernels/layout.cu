@@ -1,0 +1,82 @@
+#include "common.cuh"
+
+extern "C" __global__ void copy_block(const real* __restrict__ x, long long x_offset, long long x_stride,
+                                      real* __restrict__ y, long long y_offset, long long y_stride, long long rows,
+                                      long long cols) {
+  NN_EACH(i, rows * cols) {
+    long long row = i / cols, column = i % cols;
+    y[row * y_stride + y_offset + column] = x[row * x_stride + x_offset + column];
+  }
+}
+NN_KERNEL(copy_block)
+
+extern "C" __global__ void broadcast_rows(const real* __restrict__ x, real* __restrict__ y, long long rows,
+                                          long long cols) {
+  NN_EACH(i, rows * cols) y[i] = x[i % cols];
+}
+NN_KERNEL(broadcast_rows)
+
+// The result's axes: how long each is, and how far its neighbours are apart in the input.
+struct Axes {
+  long long len[6], stride[6];
+};
+
+extern "C" __global__ void permute(Axes axes, const real* __restrict__ x, real* __restrict__ y, long long samples,
+                                   long long sample) {
+  NN_EACH(i, samples * sample) {
+    long long rest = i % sample, from = i / sample * sample;
+    for (int k = 5; k >= 0; k--) {
+      from += rest % axes.len[k] * axes.stride[k];
+      rest /= axes.len[k];
+    }
+    y[i] = x[from];
+  }
+}
+NN_KERNEL(permute)
+
+// The sine and the cosine of position·theta^(−2j/dim).
+struct Turn {
+  double sine, cosine;
+};
+__device__ __forceinline__ Turn turn(double theta, long long position, long long j, long long dim) {
+  Turn t;
+  sincos(position * pow(theta, -2.0 * j / dim), &t.sine, &t.cosine);
+  return t;
+}
+
+extern "C" __global__ void sinusoids(double theta, long long first_position, real* __restrict__ y, long long rows,
+                                     long long dim) {
+  NN_EACH(i, rows * (dim / 2)) {
+    long long row = i / (dim / 2), j = i % (dim / 2);
+    Turn t = turn(theta, first_position + row, j, dim);
+    y[row * dim + 2 * j] = real(t.sine);
+    y[row * dim + 2 * j + 1] = real(t.cosine);
+  }
+}
+NN_KERNEL(sinusoids)
+
+// A thread takes a pair, or a value that stays, in all heads of a token: an angle is computed once for all of them.
+extern "C" __global__ void rope(double theta, int inverse, int interleaved, const real* __restrict__ x,
+                                real* __restrict__ y, long long rows, long long seq, long long offset, long long heads,
+                                long long dim, long long rotary) {
+  long long pairs = rotary / 2, slots = dim - pairs;
+  NN_EACH(i, rows * slots) {
+    long long row = i / slots, slot = i % slots, token = row * heads * dim;
+    if (slot >= pairs) {
+      for (long long head = 0; head < heads; head++) {
+        long long at = token + head * dim + slot + pairs;
+        y[at] = x[at];
+      }
+      continue;
+    }
+    Turn t = turn(theta, offset + row % seq, slot, rotary);
+    real cosine = real(t.cosine), sine = real(inverse ? -t.sine : t.sine);
+    for (long long head = 0; head < heads; head++) {
+      long long at = token + head * dim + (interleaved ? 2 * slot : slot), other = at + (interleaved ? 1 : pairs);
+      real a = x[at], b = x[other];
+      y[at] = a * cosine - b * sine;
+      y[other] = b * cosine + a * sine;
+    }
+  }
+}
+NN_KERNEL(rope)

@@ -1,0 +1,98 @@
+use super::compile::File;
+use super::launch::{Grid, Kernel, Struct};
+use super::memory::{View, ViewMut};
+use super::{Cuda, CudaReal};
+use crate::cpu::layout::{check_block, check_permute, check_rope, check_sinusoids};
+use crate::cpu::size::size;
+use crate::ops::{Block, Layout, PermuteSpec, RopeSpec, SinusoidSpec};
+
+const fn kernel(name: &'static str) -> Kernel {
+    Kernel::new(File::Layout, name)
+}
+
+/// The result's axes as kernels know them: how long each is, and how far its neighbours are apart in the input. The unused
+/// ones are the outer ones.
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Axes {
+    len: [u64; 6],
+    stride: [u64; 6],
+}
+
+impl Axes {
+    fn new(s: &PermuteSpec) -> Self {
+        let mut strides = [1; 6];
+        for k in (0..s.rank.saturating_sub(1)).rev() {
+            strides[k] = strides[k + 1] * s.dims[k + 1] as u64;
+        }
+        let mut axes = Self { len: [1; 6], stride: [0; 6] };
+        for k in 0..s.rank {
+            let at = 6 - s.rank + k;
+            axes.len[at] = s.dims[s.axes[k]] as u64;
+            axes.stride[at] = strides[s.axes[k]];
+        }
+        axes
+    }
+}
+
+impl<E: CudaReal> Layout for Cuda<E> {
+    fn copy_block(
+        &self,
+        rows: usize,
+        cols: usize,
+        x: View<'_, E>,
+        from: Block,
+        y: ViewMut<'_, E>,
+        to: Block,
+    ) {
+        if rows == 0 || cols == 0 {
+            return;
+        }
+        check_block("x", rows, cols, from, x.len());
+        check_block("y", rows, cols, to, y.len());
+        let mut record = self.record();
+        let launch = record.launch(kernel("copy_block"), Grid::flat(rows * cols));
+        let launch = launch.arg(x).arg(from.offset).arg(from.stride).arg(&y).arg(to.offset).arg(to.stride);
+        launch.arg(rows).arg(cols).done();
+    }
+
+    fn broadcast_rows(&self, rows: usize, x: View<'_, E>, y: ViewMut<'_, E>) {
+        assert_eq!(
+            y.len(),
+            size("broadcast_rows", &[rows, x.len()]),
+            "broadcast_rows: y is not {rows} rows of x"
+        );
+        let mut record = self.record();
+        let launch = record.launch(kernel("broadcast_rows"), Grid::flat(y.len()));
+        launch.arg(x).arg(&y).arg(rows).arg(x.len()).done();
+    }
+
+    fn sum_rows(&self, rows: usize, x: View<'_, E>, y: ViewMut<'_, E>) {
+        assert_eq!(x.len(), size("sum_rows", &[rows, y.len()]), "sum_rows: x is not {rows} rows of y");
+        self.add_column_sums(rows, x, &y);
+    }
+
+    fn permute(&self, rows: usize, s: &PermuteSpec, x: View<'_, E>, y: ViewMut<'_, E>) {
+        let sample = check_permute(rows, s, x.len(), y.len());
+        let mut record = self.record();
+        let axes = Axes::new(s);
+        let launch = record.launch(kernel("permute"), Grid::flat(y.len())).arg(Struct(&axes));
+        launch.arg(x).arg(&y).arg(rows).arg(sample).done();
+    }
+
+    fn sinusoids(&self, s: &SinusoidSpec, y: ViewMut<'_, E>) {
+        check_sinusoids(s, y.len());
+        let mut record = self.record();
+        let launch = record.launch(kernel("sinusoids"), Grid::flat(y.len() / 2));
+        launch.arg(s.theta).arg(s.first).arg(&y).arg(s.rows).arg(s.dim).done();
+    }
+
+    fn rope(&self, s: &RopeSpec, inverse: bool, x: View<'_, E>, y: ViewMut<'_, E>) {
+        check_rope(s, x.len(), y.len());
+        let mut record = self.record();
+        let slots = s.dim - s.rotary / 2;
+        let launch = record.launch(kernel("rope"), Grid::flat(s.rows * slots)).arg(s.theta).arg(inverse);
+        let launch = launch.arg(s.interleaved).arg(x).arg(&y).arg(s.rows).arg(s.seq).arg(s.offset);
+        launch.arg(s.heads).arg(s.dim).arg(s.rotary).done();
+    }
+}

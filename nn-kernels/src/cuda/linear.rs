@@ -1,0 +1,265 @@
+use super::compile::File;
+use super::elementwise::Function;
+use super::launch::{Address, Argument, Grid, Kernel, Record, Struct};
+use super::memory::{View, ViewMut};
+use super::route::Tiles;
+use super::{Cuda, CudaReal, packed, sums};
+use crate::cpu::linear::check;
+use crate::ops::{Linear, LinearSpec, PackedSpec, Unary};
+
+/// Blocks that keep a GPU busy.
+const BUSY: usize = 264;
+/// Terms of a sum that a block should have at least.
+const TERMS: usize = 512;
+
+impl Tiles {
+    pub(super) const fn rows(self) -> usize {
+        match self {
+            Self::Large => 64,
+            Self::Small => 16,
+        }
+    }
+
+    /// Threads of a block.
+    pub(super) const THREADS: usize = 256;
+
+    /// How many tiles a matrix of so many rows and columns has.
+    pub(super) const fn count(self, rows: usize, cols: usize) -> usize {
+        rows.div_ceil(self.rows()) * cols.div_ceil(64)
+    }
+
+    /// The form that suits a result of this size: small tiles where large ones would be mostly empty, or too few.
+    pub(super) fn suiting(forced: Option<Self>, rows: usize, cols: usize) -> Self {
+        let few = rows <= 32 || Self::Large.count(rows, cols) < BUSY / 2;
+        forced.unwrap_or(if few { Self::Small } else { Self::Large })
+    }
+}
+
+/// How many parts sums over `depth` terms are cut into where a result has so many tiles: as many as keep the GPU busy.
+pub(super) fn splits(tiles: usize, depth: usize) -> usize {
+    (BUSY / tiles.max(1)).clamp(1, depth.div_ceil(TERMS).max(1))
+}
+
+/// A factor of a product: value (i, k) lies at i·outer + k·inner, where i is a row of the left one and a column of the
+/// right one.
+#[derive(Clone, Copy)]
+struct Factor<'a, E> {
+    values: View<'a, E>,
+    outer: usize,
+    inner: usize,
+}
+
+impl<'a, E: CudaReal> Factor<'a, E> {
+    /// Each i's values side by side.
+    fn along_k(values: View<'a, E>, depth: usize) -> Self {
+        Self { values, outer: depth, inner: 1 }
+    }
+
+    /// Each k's values side by side, `n` of them.
+    fn across(values: View<'a, E>, n: usize) -> Self {
+        Self { values, outer: 1, inner: n }
+    }
+}
+
+/// What becomes of the sums.
+#[derive(Clone, Copy)]
+enum Mode {
+    Store = 0,
+    Add = 1,
+    Part = 2,
+}
+
+/// Sizes as kernels know them.
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Shape {
+    rows: u64,
+    cols: u64,
+    depth: u64,
+    each: u64,
+    a: [u64; 2],
+    b: [u64; 2],
+}
+
+/// A product of two matrices, by tiles.
+#[derive(Clone, Copy)]
+struct Product<'a, E> {
+    rows: usize,
+    cols: usize,
+    depth: usize,
+    a: Factor<'a, E>,
+    b: Factor<'a, E>,
+}
+
+impl<E: CudaReal> Product<'_, E> {
+    fn launch(
+        &self,
+        record: &mut Record<'_>,
+        tiles: Tiles,
+        splits: usize,
+        bias: Option<View<'_, E>>,
+        act: Unary,
+        mode: Mode,
+        y: impl Argument,
+    ) {
+        let along = |inner: usize| inner == 1;
+        let name = match (tiles, along(self.a.inner), along(self.b.inner)) {
+            (Tiles::Large, true, false) => "large_kn",
+            (Tiles::Large, true, true) => "large_kk",
+            (Tiles::Large, false, _) => "large_mn",
+            (Tiles::Small, true, false) => "small_kn",
+            (Tiles::Small, true, true) => "small_kk",
+            (Tiles::Small, false, _) => "small_mn",
+        };
+        let pair = |factor: &Factor<'_, E>| [factor.outer as u64, factor.inner as u64];
+        let shape = Shape {
+            rows: self.rows as u64,
+            cols: self.cols as u64,
+            depth: self.depth as u64,
+            each: self.depth.div_ceil(splits) as u64,
+            a: pair(&self.a),
+            b: pair(&self.b),
+        };
+        let grid = Grid::blocks([tiles.count(self.rows, self.cols), splits, 1], Tiles::THREADS);
+        let act = Function::new(act);
+        let launch =
+            record.launch(Kernel::new(File::Linear, name), grid).arg(Struct(&shape)).arg(Struct(&act));
+        launch.arg(mode as u32).arg(self.a.values).arg(self.b.values).arg(bias).arg(y).done();
+    }
+}
+
+/// y += the parts that splits of sums gave, one after the other.
+pub(super) fn add_parts<E: CudaReal>(
+    record: &mut Record<'_>,
+    parts: Address,
+    splits: usize,
+    y: &ViewMut<'_, E>,
+) {
+    let launch = record.launch(sums::kernel("add_parts"), Grid::flat(y.len()));
+    launch.arg(parts).arg(splits).arg(y).arg(y.len()).done();
+}
+
+/// The product x·W.
+fn forward<'a, E: CudaReal>(s: &LinearSpec, x: View<'a, E>, w: View<'a, E>) -> Product<'a, E> {
+    let w = if s.transposed { Factor::along_k(w, s.inputs) } else { Factor::across(w, s.outputs) };
+    Product { rows: s.rows, cols: s.outputs, depth: s.inputs, a: Factor::along_k(x, s.inputs), b: w }
+}
+
+impl<E: CudaReal> Cuda<E> {
+    fn product(
+        &self,
+        p: &Product<'_, E>,
+        bias: Option<View<'_, E>>,
+        act: Unary,
+        mode: Mode,
+        y: &ViewMut<'_, E>,
+    ) {
+        let tiles = Tiles::suiting(self.core.forced.tiles, p.rows, p.cols);
+        p.launch(&mut self.record(), tiles, 1, bias, act, mode, y);
+    }
+
+    /// y += the product, whose sums may be cut into parts.
+    fn add_product(&self, p: &Product<'_, E>, y: &ViewMut<'_, E>) {
+        let tiles = Tiles::suiting(self.core.forced.tiles, p.rows, p.cols);
+        let splits = splits(tiles.count(p.rows, p.cols), p.depth);
+        let mut record = self.record();
+        if splits == 1 {
+            p.launch(&mut record, tiles, 1, None, Unary::Identity, Mode::Add, y);
+        } else {
+            let parts = record.scratch(size_of::<E>() * splits * y.len());
+            p.launch(&mut record, tiles, splits, None, Unary::Identity, Mode::Part, parts);
+            add_parts(&mut record, parts, splits, y);
+        }
+    }
+}
+
+impl<E: CudaReal> Linear for Cuda<E> {
+    fn linear(
+        &self,
+        s: &LinearSpec,
+        x: View<'_, E>,
+        w: View<'_, E>,
+        b: Option<View<'_, E>>,
+        y: ViewMut<'_, E>,
+    ) {
+        check("linear", s, x.len(), w.len(), y.len(), b.map(View::len));
+        self.product(&forward(s, x, w), b, s.act, Mode::Store, &y);
+    }
+
+    fn linear_vjp(
+        &self,
+        s: &LinearSpec,
+        x: View<'_, E>,
+        w: View<'_, E>,
+        b: Option<View<'_, E>>,
+        y: View<'_, E>,
+        dy: View<'_, E>,
+        dx: Option<ViewMut<'_, E>>,
+        dw: Option<ViewMut<'_, E>>,
+        db: Option<ViewMut<'_, E>>,
+        scratch: ViewMut<'_, E>,
+    ) {
+        check("linear_vjp", s, x.len(), w.len(), dy.len(), b.map(View::len));
+        dx.as_ref().inspect(|dx| assert_eq!(dx.len(), x.len(), "linear_vjp: dx and x differ in length"));
+        dw.as_ref().inspect(|dw| assert_eq!(dw.len(), w.len(), "linear_vjp: dw and w differ in length"));
+        db.as_ref().inspect(|db| assert_eq!(db.len(), s.outputs, "linear_vjp: db is not outputs"));
+        let room;
+        // The gradient before the activation.
+        let dz = match s.act {
+            Unary::Identity => dy,
+            act => {
+                assert!(scratch.len() >= dy.len(), "linear_vjp: the scratch is not rows × outputs");
+                room = scratch.first(dy.len());
+                if s.recomputes() {
+                    self.product(&forward(s, x, w), b, Unary::Identity, Mode::Store, &room);
+                    self.pull_in_place(act, dy, &room);
+                } else {
+                    let known = if s.needs_y() { y } else { dy };
+                    assert_eq!(known.len(), dy.len(), "linear_vjp: y and dy differ in length");
+                    self.pull(act, known, dy, &room);
+                }
+                room.read()
+            }
+        };
+        if let Some(dx) = dx {
+            let w = if s.transposed { Factor::across(w, s.inputs) } else { Factor::along_k(w, s.outputs) };
+            let dz = Factor::along_k(dz, s.outputs);
+            let p = Product { rows: s.rows, cols: s.inputs, depth: s.outputs, a: dz, b: w };
+            self.product(&p, None, Unary::Identity, Mode::Store, &dx);
+        }
+        if let Some(dw) = dw {
+            let (x, dz) = (Factor::across(x, s.inputs), Factor::across(dz, s.outputs));
+            let (rows, cols, a, b) =
+                if s.transposed { (s.outputs, s.inputs, dz, x) } else { (s.inputs, s.outputs, x, dz) };
+            self.add_product(&Product { rows, cols, depth: s.rows, a, b }, &dw);
+        }
+        if let Some(db) = db {
+            self.add_column_sums(s.rows, dz, &db);
+        }
+    }
+
+    fn linear_add(&self, s: &LinearSpec, x: View<'_, E>, w: View<'_, E>, y: ViewMut<'_, E>) {
+        check("linear_add", s, x.len(), w.len(), y.len(), None);
+        assert_eq!(s.act, Unary::Identity, "linear_add: an activation");
+        self.product(&forward(s, x, w), None, Unary::Identity, Mode::Add, &y);
+    }
+
+    fn packed_linear(
+        &self,
+        s: &PackedSpec,
+        x: View<'_, E>,
+        w: View<'_, E>,
+        b: Option<View<'_, E>>,
+        y: ViewMut<'_, E>,
+    ) {
+        packed::linear(self, s, x, w, b, &y);
+    }
+
+    fn packed_linear_vjp(&self, s: &PackedSpec, w: View<'_, E>, dy: View<'_, E>, dx: ViewMut<'_, E>) {
+        packed::linear_vjp(self, s, w, dy, &dx);
+    }
+
+    fn linear_route(_: &LinearSpec) -> &'static str {
+        "tiles"
+    }
+}

@@ -27,6 +27,8 @@ const SEEN: usize = 64;
 const WORTH: usize = 2;
 /// Numbers of a list that may change while it stays the same.
 const LIVE: usize = 8192;
+/// Bytes of scratch to begin with: most operations need no more.
+const SCRATCH: usize = 1 << 20;
 /// Dynamic shared memory that a kernel may have without asking.
 const SHARED: u32 = 48 * 1024;
 
@@ -375,6 +377,8 @@ impl Core {
         };
         core.fault = core.alloc(super::Fault::BYTES)?;
         core.live = core.alloc(8 * LIVE)?;
+        let scratch = (core.alloc(SCRATCH)?, SCRATCH);
+        core.lock().scratch = scratch;
         Ok(core)
     }
 
@@ -608,7 +612,7 @@ impl<'c> Record<'c> {
             return Address(at);
         }
         self.core.submit(&mut self.state);
-        let larger = bytes.next_power_of_two().max(1 << 20);
+        let larger = bytes.next_power_of_two();
         match self.core.alloc(larger) {
             Ok(new) => {
                 self.core.note(&mut self.state, "freeing memory", || {

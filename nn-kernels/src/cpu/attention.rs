@@ -8,7 +8,7 @@
 //! within a tile and then from tile to tile. Keys that are not seen add zeros at most, which change nothing. So the bits
 //! of a query's output are the same whatever other queries there are.
 
-mod sheet;
+pub(crate) mod sheet;
 
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
@@ -412,7 +412,7 @@ impl<'a, E: Real> Operands<'a, E> {
 }
 
 /// The heads that share keys as so many queries, where there is one query only: then they pass over the keys together.
-fn together(s: &AttentionSpec) -> AttentionSpec {
+pub(crate) fn together(s: &AttentionSpec) -> AttentionSpec {
     let group = s.heads / s.kv_heads.max(1);
     if s.q_len != 1 || group * s.kv_heads != s.heads {
         return *s;
@@ -422,12 +422,12 @@ fn together(s: &AttentionSpec) -> AttentionSpec {
 }
 
 /// The extent of a tensor of queries.
-fn queries(s: &AttentionSpec, at: Strides) -> Extent {
+pub(crate) fn queries(s: &AttentionSpec, at: Strides) -> Extent {
     Extent { at, batch: s.batch, tokens: s.q_len, heads: s.heads, width: s.head_dim }
 }
 
 /// The extent of a tensor of keys or values.
-fn keys(s: &AttentionSpec, at: Strides) -> Extent {
+pub(crate) fn keys(s: &AttentionSpec, at: Strides) -> Extent {
     Extent { at, batch: s.batch, tokens: s.k_len, heads: s.kv_heads, width: s.head_dim }
 }
 

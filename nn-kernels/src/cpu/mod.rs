@@ -20,7 +20,7 @@ mod simd;
 pub(crate) mod size;
 mod vector;
 
-mod attention;
+pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod conv;
 mod depthwise;

@@ -47,6 +47,14 @@ macro_rules! files {
 }
 
 files! {
+    Attention "attention.cu" [
+        &[("HEAD", 16)],
+        &[("HEAD", 32)],
+        &[("HEAD", 64)],
+        &[("HEAD", 128)],
+        &[("HEAD", 256)],
+    ];
+    AttentionTensor "attention_tensor.cu" [&[("HEAD", 32)], &[("HEAD", 64)], &[("HEAD", 128)]];
     Conv "conv.cu" [&[]];
     Elementwise "elementwise.cu" [&[]];
     Layout "layout.cu" [&[]];
@@ -63,7 +71,8 @@ files! {
 }
 
 /// What the files include.
-const HEADERS: [(&CStr, &str); 4] = [
+const HEADERS: [(&CStr, &str); 5] = [
+    (c"attention.cuh", include_str!("kernels/attention.cuh")),
     (c"common.cuh", include_str!("kernels/common.cuh")),
     (c"device.cuh", include_str!("kernels/device.cuh")),
     (c"gemm.cuh", include_str!("kernels/gemm.cuh")),

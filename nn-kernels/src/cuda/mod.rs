@@ -12,7 +12,8 @@
 //! bits.
 //!
 //! Variables: `NN_CUDA_DEVICE`, the GPU that [`Open::open`] takes; `NN_CUDA_GRAPH=0`, no graphs; `NN_CUDA_CACHE`, the
-//! folder that compiled kernels are kept in; `NN_CUDA_ROUTE`, routes to take, as [`Cuda::forcing`] has them.
+//! folder that compiled kernels are kept in; `NN_CUDA_TF32=0`, products as [`Cuda::full_precision`] has them;
+//! `NN_CUDA_ROUTE`, routes to take, as [`Cuda::forcing`] has them.
 
 #![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
 
@@ -50,7 +51,7 @@ use compile::Compiler;
 pub use compile::compile_all;
 use launch::{Core, Record, driver};
 pub use memory::{Buffer, View, ViewMut};
-use route::Forced;
+use route::{Forced, Form};
 
 mod sealed {
     pub trait Sealed {}
@@ -77,12 +78,16 @@ impl CudaReal for f64 {
 /// An NVIDIA GPU, computing with elements `E`: `f32` or `f64`. Clones are handles of the same one.
 pub struct Cuda<E> {
     core: Arc<Core>,
+    /// Whether products of `f32` may be of numbers rounded to TF32.
+    tf32: bool,
+    /// Bytes of shared memory that a block may have.
+    shared: usize,
     element: PhantomData<fn() -> E>,
 }
 
 impl<E> Clone for Cuda<E> {
     fn clone(&self) -> Self {
-        Self { core: self.core.clone(), element: PhantomData }
+        Self { core: self.core.clone(), element: PhantomData, ..*self }
     }
 }
 
@@ -119,21 +124,38 @@ impl<E: CudaReal> Cuda<E> {
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(&failed)?;
         let (major, minor) = context.compute_capability().map_err(&failed)?;
+        let limit = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let shared = context.attribute(limit).map_err(&failed)?.try_into().unwrap_or(0);
         let name = context.name().map_err(&failed)?;
         let compiler = Compiler::new(format!("sm_{major}{minor}"), E::NAME, &name)?;
         let core = Core::new(context, stream, compiler, forced, graphs)?;
-        Ok(Self { core: Arc::new(core), element: PhantomData })
+        let allowed = std::env::var_os("NN_CUDA_TF32").is_none_or(|value| value != "0");
+        // Tensor cores of earlier GPUs know no TF32.
+        let tf32 = allowed && major >= 8;
+        Ok(Self { core: Arc::new(core), tf32, shared, element: PhantomData })
     }
 
     /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For `linear`
     /// there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`, which agree within
-    /// rounding. Several are separated by commas.
+    /// rounding. Products on tensor cores, of numbers rounded to TF32, are `tensor` for `linear` and `attention`, and
+    /// `plain` attention is in full precision. Several are separated by commas.
     ///
     /// # Errors
     /// There is no such route, or the driver refuses.
     pub fn forcing(&self, routes: &str) -> Result<Self, DeviceError> {
         let graphs = self.core.graphs.load(Ordering::Relaxed);
-        Self::with(self.core.context.ordinal(), Forced::parse(routes)?, graphs)
+        let forced = Self::with(self.core.context.ordinal(), Forced::parse(routes)?, graphs)?;
+        Ok(Self { tf32: self.tf32, ..forced })
+    }
+
+    /// The same GPU, with all products in full precision.
+    ///
+    /// Otherwise tensor cores compute large products of `f32`, those of more than 2²⁴ multiplications: factors are rounded
+    /// to the 11 significant bits of TF32, and sums are of `f32`. Then the bits of an output also depend on whether the call
+    /// that computes it counts as large, and so on how many rows or queries are in it.
+    #[must_use]
+    pub fn full_precision(self) -> Self {
+        Self { tf32: false, ..self }
     }
 
     /// Whether lists of launches that come again are replayed as graphs. The results are the same bits.
@@ -144,6 +166,16 @@ impl<E: CudaReal> Cuda<E> {
     /// How many lists of launches were replayed as graphs.
     pub fn replays(&self) -> u64 {
         self.core.replays()
+    }
+
+    /// How to compute products of so many multiplications in all.
+    fn form(&self, forced: Option<Form>, multiplications: &[usize]) -> Form {
+        const LARGE: usize = 1 << 24;
+        if size_of::<E>() != 4 || !self.tf32 {
+            return Form::Plain;
+        }
+        let all = multiplications.iter().fold(1_usize, |all, &n| all.saturating_mul(n));
+        forced.unwrap_or(if all > LARGE { Form::Tensor } else { Form::Plain })
     }
 
     fn record(&self) -> Record<'_> {
@@ -202,6 +234,4 @@ impl<E: CudaReal> Open for Cuda<E> {
     }
 }
 
-impl<E: CudaReal> Device for Cuda<E> {
-    const LACKS: &'static [&'static str] = &["attention", "attention_vjp"];
-}
+impl<E: CudaReal> Device for Cuda<E> {}

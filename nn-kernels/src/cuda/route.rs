@@ -11,6 +11,15 @@ pub(super) enum Tiles {
     Small,
 }
 
+/// How products are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// In full precision.
+    Plain,
+    /// On tensor cores, of numbers rounded to TF32.
+    Tensor,
+}
+
 /// The way a convolution takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConvRoute {
@@ -23,6 +32,8 @@ pub(super) enum ConvRoute {
 /// By operation, the way to take instead of the one that is thought to be the fastest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Forced {
+    pub(super) attention: Option<Form>,
+    pub(super) linear: Option<Form>,
     pub(super) tiles: Option<Tiles>,
     pub(super) conv: Option<ConvRoute>,
 }
@@ -33,12 +44,22 @@ impl Forced {
         let mut forced = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part {
-                "linear=large" => forced.tiles = Some(Tiles::Large),
-                "linear=small" => forced.tiles = Some(Tiles::Small),
+                "attention=plain" => forced.attention = Some(Form::Plain),
+                "attention=tensor" => forced.attention = Some(Form::Tensor),
+                "linear=large" => {
+                    (forced.linear, forced.tiles) = (Some(Form::Plain), Some(Tiles::Large));
+                }
+                "linear=small" => {
+                    (forced.linear, forced.tiles) = (Some(Form::Plain), Some(Tiles::Small));
+                }
+                "linear=tensor" => forced.linear = Some(Form::Tensor),
                 "conv2d=gemm" => forced.conv = Some(ConvRoute::Gemm),
                 "conv2d=direct" => forced.conv = Some(ConvRoute::Direct),
                 _ => {
-                    let offered = "linear=large, linear=small, conv2d=gemm, conv2d=direct".to_owned();
+                    let offered =
+                        "attention=plain, attention=tensor, linear=large, linear=small, linear=tensor, \
+                                   conv2d=gemm, conv2d=direct"
+                            .to_owned();
                     return Err(DeviceError::UnknownRoute { asked: part.to_owned(), offered });
                 }
             }
@@ -54,9 +75,15 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_understood_or_an_error_says_what_there_is() {
         let forced = Forced::parse("linear=small, conv2d=gemm").unwrap();
-        assert_eq!(forced, Forced { tiles: Some(Tiles::Small), conv: Some(ConvRoute::Gemm) });
+        let expected = Forced {
+            linear: Some(Form::Plain),
+            tiles: Some(Tiles::Small),
+            conv: Some(ConvRoute::Gemm),
+            ..Forced::default()
+        };
+        assert_eq!(forced, expected);
         assert_eq!(Forced::parse("").unwrap(), Forced::default());
         let error = Forced::parse("linear=slow").unwrap_err().to_string();
-        assert!(error.starts_with("route `linear=slow`: there is linear=large"), "{error}");
+        assert!(error.starts_with("route `linear=slow`: there is attention=plain"), "{error}");
     }
 }

@@ -1,5 +1,6 @@
 //! Every operation on the GPU, or on its emulator, against the CPU.
 
+mod attention;
 mod conv;
 mod device;
 mod elementwise;

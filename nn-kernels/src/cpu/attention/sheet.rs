@@ -22,12 +22,12 @@ unsafe impl<E: Send> Sync for Sheet<'_, E> {}
 
 /// How large a tensor `[batch, tokens, heads, width]` is, and where its rows lie.
 #[derive(Clone, Copy)]
-pub(super) struct Extent {
-    pub(super) at: Strides,
-    pub(super) batch: usize,
-    pub(super) tokens: usize,
-    pub(super) heads: usize,
-    pub(super) width: usize,
+pub(crate) struct Extent {
+    pub(crate) at: Strides,
+    pub(crate) batch: usize,
+    pub(crate) tokens: usize,
+    pub(crate) heads: usize,
+    pub(crate) width: usize,
 }
 
 impl Extent {
@@ -46,8 +46,15 @@ impl Extent {
     }
 
     /// How many values there must be.
-    pub(super) fn len(&self, name: &str) -> usize {
+    pub(crate) fn len(&self, name: &str) -> usize {
         if self.is_empty() { 0 } else { reach(name, self.batch - 1, self.at.batch, self.sample(name)) }
+    }
+
+    /// Panics if they are more than `len` values or if rows overlap.
+    #[track_caller]
+    pub(crate) fn check_written(&self, name: &str, len: usize) {
+        assert!(self.len(name) <= len, "{name}: {len} values where {} are written", self.len(name));
+        assert!(self.is_empty() || self.is_injective(name), "{name}: rows that are written overlap");
     }
 
     /// Whether no two rows share a value: along each axis, from the narrowest to the widest, a step is at least as long
@@ -67,7 +74,7 @@ impl Extent {
 
 /// Whether the rows of three tensors in one view share no value, where no two rows of one do. They lie side by side in
 /// each sample, or in each token.
-fn are_apart(name: &str, all: [(usize, Extent); 3]) -> bool {
+pub(crate) fn are_apart(name: &str, all: [(usize, Extent); 3]) -> bool {
     let (mut parts, mut n) = (all, 0);
     for part in all.into_iter().filter(|(_, e)| !e.is_empty()) {
         parts[n] = part;
@@ -110,8 +117,7 @@ impl<'a, E: Real> Sheet<'a, E> {
     /// As `new`, of a part of a view.
     #[track_caller]
     fn part(name: &str, data: *mut E, len: usize, extent: Extent) -> Self {
-        assert!(extent.len(name) <= len, "{name}: {len} values where {} are written", extent.len(name));
-        assert!(extent.is_empty() || extent.is_injective(name), "{name}: rows that are written overlap");
+        extent.check_written(name, len);
         let Extent { at, batch, tokens, heads, width } = extent;
         Self { data, at, batch, tokens, heads, width, life: PhantomData }
     }

@@ -1,0 +1,472 @@
+// `attention.cu` on tensor cores, for heads of HEAD values: factors are rounded to TF32, and sums are of float.
+//
+// A block of four warps has a tile of rows in shared memory, as many 16s of rows for each warp as the registers hold, and
+// goes through tiles of columns, of which the next is copied while one is used. Whoever copied a number rounds it once
+// it is there.
+#include "attention.cuh"
+
+#ifndef HEAD
+#define HEAD 64
+#endif
+
+namespace {
+
+using nn::Shape;
+
+constexpr int THREADS = 128, WARPS = THREADS / 32;
+// Steps of 8 in a head, and how far rows are apart in shared memory: the 8×4 numbers that a warp reads of rows or of
+// columns lie in different banks.
+constexpr int STEPS = HEAD / 8, PITCH = HEAD + 4;
+
+constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+
+// In units of 16 rows of a warp and 8 columns.
+template <int R, int C> struct Tile {
+  static constexpr int ROWS = 16 * R * WARPS, COLS = 8 * C;
+};
+using Forward = Tile<HEAD <= 64 ? 2 : 1, 4>;
+using Queries = Tile<HEAD <= 32 ? 2 : 1, 4>;
+using Keys = Tile<1, HEAD <= 64 ? 4 : 2>;
+
+// What a tile of COLS columns is made of: two rows for each, and two numbers.
+template <int COLS> struct Stage {
+  float first[COLS * PITCH], second[COLS * PITCH];
+  float x[COLS], y[COLS];
+};
+
+__device__ __forceinline__ int row_in_tile() { return nn::lane() / 4; }
+__device__ __forceinline__ int pair_in_tile() { return nn::lane() % 4; }
+
+// Some tokens of a head. Where `open` is 0, if there is one, nobody sees the token.
+struct Tokens {
+  const float* data;
+  long long step;
+  int count;
+  const float* open;
+};
+
+__device__ __forceinline__ Tokens tokens(const float* x, const nn::Steps& at, long long batch, long long head,
+                                         long long from, long long len, const float* open = nullptr) {
+  int count = static_cast<int>(len - from);
+  return {x + batch * at.batch + head * at.head + from * at.token, at.token, count, open ? open + from : nullptr};
+}
+
+__device__ __forceinline__ bool is_open(const Tokens& x, int i) {
+  return i < x.count && (!x.open || x.open[i] != 0.0f);
+}
+
+// Starts to copy N tokens; 0 for what there is not. `wide`: all of them start at multiples of 16 bytes.
+template <int N> __device__ __forceinline__ void start_copy(float* to, const Tokens& x, bool wide) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < N * HEAD / 4; i += THREADS) {
+    int row = i / (HEAD / 4), value = i % (HEAD / 4) * 4;
+    bool there = is_open(x, row);
+    const float* from = there ? x.data + row * x.step + value : x.data;
+    if (wide) {
+      nn::cp_async16(to + row * PITCH + value, from, there ? 16 : 0);
+    } else {
+      for (int j = 0; j < 4; j++) nn::cp_async4(to + row * PITCH + value + j, there ? from + j : from, there ? 4 : 0);
+    }
+  }
+}
+
+// Starts to copy one number for each of N tokens.
+template <int N> __device__ __forceinline__ void start_copy(float* to, const float* from, int count) {
+  int i = threadIdx.x;
+  if (i < N) nn::cp_async4(to + i, i < count ? from + i : from, i < count ? 4 : 0);
+}
+
+// Rounds what this thread copied.
+template <int N> __device__ __forceinline__ void round_copied(float* to) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < N * HEAD / 4; i += THREADS) {
+    float4* four = reinterpret_cast<float4*>(to + i / (HEAD / 4) * PITCH + i % (HEAD / 4) * 4);
+    float4 x = *four;
+    *four = make_float4(__uint_as_float(nn::to_tf32(x.x)), __uint_as_float(nn::to_tf32(x.y)),
+                        __uint_as_float(nn::to_tf32(x.z)), __uint_as_float(nn::to_tf32(x.w)));
+  }
+}
+
+// Whose score with whom counts, in a tile of queries by keys or, where KEYS, of keys by queries: a query sees the keys up
+// to its own number and `reach` more.
+template <bool KEYS> struct Sight {
+  int reach;
+
+  __device__ __forceinline__ Sight(const Shape& s, long long query, long long key) {
+    long long most = query + s.k_len - s.q_len - key;
+    reach = s.causal ? static_cast<int>(most) : 1 << 30;
+  }
+  __device__ __forceinline__ bool operator()(int row, int col) const {
+    return KEYS ? row <= col + reach : col <= row + reach;
+  }
+  // Whether all scores of some rows by some columns count.
+  __device__ __forceinline__ bool all(int row, int rows, int col, int cols) const {
+    return KEYS ? row + rows - 1 <= col + reach : col + cols - 1 <= row + reach;
+  }
+};
+
+// products = rows·colsᵀ, of a warp's rows.
+template <int R, int C>
+__device__ __forceinline__ void multiply(const float* rows, const float* cols, float (&products)[R][C][4]) {
+  const int g = row_in_tile(), t = pair_in_tile();
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int c = 0; c < C; c++)
+      for (int i = 0; i < 4; i++) products[r][c][i] = 0.0f;
+#pragma unroll 2
+  for (int step = 0; step < STEPS; step++) {
+    unsigned a[R][4];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      const float* from = rows + (16 * r + g) * PITCH + 8 * step + t;
+      a[r][0] = __float_as_uint(from[0]);
+      a[r][1] = __float_as_uint(from[8 * PITCH]);
+      a[r][2] = __float_as_uint(from[4]);
+      a[r][3] = __float_as_uint(from[8 * PITCH + 4]);
+    }
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+      const float* from = cols + (8 * c + g) * PITCH + 8 * step + t;
+      unsigned b[2] = {__float_as_uint(from[0]), __float_as_uint(from[4])};
+#pragma unroll
+      for (int r = 0; r < R; r++) nn::mma_m16n8k8_tf32(products[r][c], a[r], b);
+    }
+  }
+}
+
+// Whether 8 tokens hold nothing but finite numbers.
+__device__ __forceinline__ bool are_finite(const float* cols) {
+  bool finite = true;
+  for (int i = nn::lane(); i < 8 * HEAD; i += 32) finite = finite && isfinite(cols[i / HEAD * PITCH + i % HEAD]);
+  return __all_sync(nn::FULL_WARP, finite);
+}
+
+// sums += weights·cols, for a warp's rows from `row` of the tile on. The weights are of the layout of a product: as its
+// left factor they have columns 2t and 2t + 1 where t and t + 4 are expected, and so the right one gets the same order.
+// What a token holds must not reach rows that do not see it, not even as 0·NaN.
+template <int R, int C, bool KEYS>
+__device__ __forceinline__ void add_weighted(const float (&weights)[R][C][4], const float* cols,
+                                             const Sight<KEYS>& sight, int row, float (&sums)[R][STEPS][4]) {
+  const int g = row_in_tile(), t = pair_in_tile();
+#pragma unroll
+  for (int c = 0; c < C; c++) {
+    const float* tokens = cols + 8 * c * PITCH;
+    if (!sight.all(row, 16 * R, 8 * c, 8) && !are_finite(tokens)) {
+#pragma unroll
+      for (int r = 0; r < R; r++) {
+        for (int col = 0; col < 8; col++) {
+          int from = g * 4 + col / 2, first = row + 16 * r + g;
+          float upper = __shfl_sync(nn::FULL_WARP, col % 2 ? weights[r][c][1] : weights[r][c][0], from);
+          float lower = __shfl_sync(nn::FULL_WARP, col % 2 ? weights[r][c][3] : weights[r][c][2], from);
+          bool upper_sees = sight(first, 8 * c + col), lower_sees = sight(first + 8, 8 * c + col);
+#pragma unroll
+          for (int step = 0; step < STEPS; step++)
+            for (int i = 0; i < 2; i++) {
+              float x = tokens[col * PITCH + 8 * step + 2 * t + i];
+              if (upper_sees) sums[r][step][i] += upper * x;
+              if (lower_sees) sums[r][step][2 + i] += lower * x;
+            }
+        }
+      }
+      continue;
+    }
+    unsigned a[R][4];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      a[r][0] = nn::to_tf32(weights[r][c][0]);
+      a[r][1] = nn::to_tf32(weights[r][c][2]);
+      a[r][2] = nn::to_tf32(weights[r][c][1]);
+      a[r][3] = nn::to_tf32(weights[r][c][3]);
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+      const float* from = tokens + 2 * t * PITCH + 8 * step + g;
+      unsigned b[2] = {__float_as_uint(from[0]), __float_as_uint(from[PITCH])};
+#pragma unroll
+      for (int r = 0; r < R; r++) nn::mma_m16n8k8_tf32(sums[r][step], a[r], b);
+    }
+  }
+}
+
+// Writes half of the rows of 16: `half` 0 the upper 8, 1 the lower.
+__device__ __forceinline__ void write(float* to, const float (&sums)[STEPS][4], int half, float factor) {
+#pragma unroll
+  for (int step = 0; step < STEPS; step++)
+    for (int i = 0; i < 2; i++) to[8 * step + 2 * pair_in_tile() + i] = sums[step][2 * half + i] * factor;
+}
+
+// The sum or the maximum of what the 4 lanes of a row have.
+__device__ __forceinline__ float row_sum(float x) {
+  x += __shfl_xor_sync(nn::FULL_WARP, x, 1);
+  return x + __shfl_xor_sync(nn::FULL_WARP, x, 2);
+}
+__device__ __forceinline__ float row_max(float x) {
+  x = nn::larger(x, __shfl_xor_sync(nn::FULL_WARP, x, 1));
+  return nn::larger(x, __shfl_xor_sync(nn::FULL_WARP, x, 2));
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attention_tensor(Shape s, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
+                 const float* __restrict__ mask, float* __restrict__ y, float* __restrict__ lse, int wide) {
+  constexpr int ROWS = Forward::ROWS, COLS = Forward::COLS, R = ROWS / 16 / WARPS, C = COLS / 8;
+  NN_DYNAMIC_SHARED(float, rows);
+  Stage<COLS>* stages = reinterpret_cast<Stage<COLS>*>(rows + ROWS * PITCH);
+  const nn::QueryTile at(s, ROWS, HEAD);
+  const float* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const int row = static_cast<int>(nn::warp()) * 16 * R, g = row_in_tile(), t = pair_in_tile();
+  const float factor = static_cast<float>(s.scale) * LOG2_E;
+  float sums[R][STEPS][4] = {}, most[R][2], total[R][2];
+#pragma unroll
+  for (int r = 0; r < R; r++)
+    for (int half = 0; half < 2; half++) most[r][half] = -nn::infinity(), total[r][half] = 0.0f;
+
+  auto start = [&](Stage<COLS>& to, long long first) {
+    start_copy<COLS>(to.first, tokens(k, s.k, at.batch, at.kv_head, first, s.k_len, open), wide);
+    start_copy<COLS>(to.second, tokens(v, s.v, at.batch, at.kv_head, first, s.k_len, open), wide);
+    if (open) start_copy<COLS>(to.x, open + first, static_cast<int>(s.k_len - first));
+    nn::cp_async_commit();
+  };
+  if (at.seen > 0) {
+    start_copy<ROWS>(rows, tokens(q, s.q, at.batch, at.head, at.first, s.q_len), wide);
+    start(stages[0], 0);
+  }
+  for (long long first = 0; first < at.seen; first += COLS) {
+    Stage<COLS>& stage = stages[first / COLS % 2];
+    nn::cp_async_wait<0>();
+    if (first == 0) round_copied<ROWS>(rows);
+    round_copied<COLS>(stage.first);
+    round_copied<COLS>(stage.second);
+    __syncthreads();
+    // All have left the other stage.
+    if (first + COLS < at.seen) start(stages[(first / COLS + 1) % 2], first + COLS);
+
+    float scores[R][C][4];
+    multiply(rows + row * PITCH, stage.first, scores);
+    const Sight<false> sight(s, at.first, first);
+    const bool whole = !open && first + COLS <= s.k_len && sight.all(row, 16 * R, 0, COLS);
+    const int count = static_cast<int>(s.k_len - first < COLS ? s.k_len - first : COLS);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        float tile_most = most[r][half];
+#pragma unroll
+        for (int c = 0; c < C; c++)
+          for (int i = 0; i < 2; i++) {
+            float& score = scores[r][c][2 * half + i];
+            score *= factor;
+            if (!whole) {
+              int col = 8 * c + 2 * t + i;
+              bool seen = col < count && (!open || stage.x[col] != 0.0f) && sight(row + 16 * r + 8 * half + g, col);
+              score = seen ? score : -nn::infinity();
+            }
+            tile_most = nn::larger(tile_most, score);
+          }
+        tile_most = row_max(tile_most);
+        // They are both −∞ as long as nothing was seen.
+        float carry = tile_most == most[r][half] ? 1.0f : exp2f(most[r][half] - tile_most), sum = 0.0f;
+        most[r][half] = tile_most;
+#pragma unroll
+        for (int c = 0; c < C; c++)
+          for (int i = 0; i < 2; i++) {
+            float& score = scores[r][c][2 * half + i];
+            score = !whole && score == -nn::infinity() ? 0.0f : exp2f(score - tile_most);
+            sum += score;
+          }
+        total[r][half] = total[r][half] * carry + row_sum(sum);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+          for (int i = 0; i < 2; i++) sums[r][step][2 * half + i] *= carry;
+      }
+    add_weighted(scores, stage.second, sight, row, sums);
+  }
+
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      long long query = at.first + row + 16 * r + 8 * half + g;
+      if (query >= s.q_len) continue;
+      bool none = total[r][half] == 0.0f;
+      float* to = y + at.batch * s.y.batch + at.head * s.y.head + query * s.y.token;
+      write(to, sums[r], half, none ? 0.0f : 1.0f / total[r][half]);
+      if (lse && t == 0) {
+        float log_sum = most[r][half] * LN_2 + logf(total[r][half]);
+        lse[s.row(at.batch, at.head, query)] = none ? nn::infinity() : log_sum;
+      }
+    }
+}
+NN_KERNEL(attention_tensor)
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attention_tensor_delta(Shape s, const float* __restrict__ y, const float* __restrict__ dy, float* __restrict__ delta) {
+  nn::sum_products(s, y, dy, delta);
+}
+NN_KERNEL(attention_tensor_delta)
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attention_tensor_dq(Shape s, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
+                    const float* __restrict__ mask, const float* __restrict__ lse, const float* __restrict__ dy,
+                    const float* __restrict__ delta, float* __restrict__ dq, int wide) {
+  constexpr int ROWS = Queries::ROWS, COLS = Queries::COLS, R = ROWS / 16 / WARPS, C = COLS / 8;
+  NN_DYNAMIC_SHARED(float, rows);
+  float* pulls = rows + ROWS * PITCH;
+  Stage<COLS>* stages = reinterpret_cast<Stage<COLS>*>(pulls + ROWS * PITCH);
+  const nn::QueryTile at(s, ROWS, HEAD);
+  const float* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const int row = static_cast<int>(nn::warp()) * 16 * R, g = row_in_tile(), t = pair_in_tile();
+  const float scale = static_cast<float>(s.scale), factor = scale * LOG2_E;
+  float sums[R][STEPS][4] = {}, log_total[R][2], mean[R][2];
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      long long query = at.first + row + 16 * r + 8 * half + g;
+      bool there = query < s.q_len;
+      log_total[r][half] = there ? lse[s.row(at.batch, at.head, query)] * LOG2_E : 0.0f;
+      mean[r][half] = there ? delta[s.row(at.batch, at.head, query)] : 0.0f;
+    }
+
+  auto start = [&](Stage<COLS>& to, long long first) {
+    start_copy<COLS>(to.first, tokens(k, s.k, at.batch, at.kv_head, first, s.k_len, open), wide);
+    start_copy<COLS>(to.second, tokens(v, s.v, at.batch, at.kv_head, first, s.k_len, open), wide);
+    if (open) start_copy<COLS>(to.x, open + first, static_cast<int>(s.k_len - first));
+    nn::cp_async_commit();
+  };
+  if (at.seen > 0) {
+    start_copy<ROWS>(rows, tokens(q, s.q, at.batch, at.head, at.first, s.q_len), wide);
+    start_copy<ROWS>(pulls, tokens(dy, s.y, at.batch, at.head, at.first, s.q_len), wide);
+    start(stages[0], 0);
+  }
+  for (long long first = 0; first < at.seen; first += COLS) {
+    Stage<COLS>& stage = stages[first / COLS % 2];
+    nn::cp_async_wait<0>();
+    if (first == 0) round_copied<ROWS>(rows), round_copied<ROWS>(pulls);
+    round_copied<COLS>(stage.first);
+    round_copied<COLS>(stage.second);
+    __syncthreads();
+    // All have left the other stage.
+    if (first + COLS < at.seen) start(stages[(first / COLS + 1) % 2], first + COLS);
+
+    float weights[R][C][4], slopes[R][C][4];
+    multiply(rows + row * PITCH, stage.first, weights);
+    multiply(pulls + row * PITCH, stage.second, slopes);
+    const Sight<false> sight(s, at.first, first);
+    const int count = static_cast<int>(s.k_len - first < COLS ? s.k_len - first : COLS);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+      for (int c = 0; c < C; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          int col = 8 * c + 2 * t + i % 2, half = i / 2;
+          bool seen = col < count && (!open || stage.x[col] != 0.0f) && sight(row + 16 * r + 8 * half + g, col);
+          float weight = exp2f(weights[r][c][i] * factor - log_total[r][half]);
+          slopes[r][c][i] = seen ? scale * weight * (slopes[r][c][i] - mean[r][half]) : 0.0f;
+        }
+    add_weighted(slopes, stage.first, sight, row, sums);
+  }
+
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      long long query = at.first + row + 16 * r + 8 * half + g;
+      if (query < s.q_len)
+        write(dq + at.batch * s.q.batch + at.head * s.q.head + query * s.q.token, sums[r], half, 1.0f);
+    }
+}
+NN_KERNEL(attention_tensor_dq)
+
+// The order in which queries are added up is that of `attention_dkv`.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attention_tensor_dkv(Shape s, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
+                     const float* __restrict__ mask, const float* __restrict__ lse, const float* __restrict__ dy,
+                     const float* __restrict__ delta, float* __restrict__ dk, float* __restrict__ dv, int wide) {
+  constexpr int ROWS = Keys::ROWS, COLS = Keys::COLS, R = ROWS / 16 / WARPS, C = COLS / 8;
+  NN_DYNAMIC_SHARED(float, rows);
+  float* values = rows + ROWS * PITCH;
+  Stage<COLS>* stages = reinterpret_cast<Stage<COLS>*>(values + ROWS * PITCH);
+  const nn::KeyTile at(s, ROWS, HEAD);
+  const float* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const int row = static_cast<int>(nn::warp()) * 16 * R, g = row_in_tile(), t = pair_in_tile();
+  const float scale = static_cast<float>(s.scale), factor = scale * LOG2_E;
+  float key_sums[R][STEPS][4] = {}, value_sums[R][STEPS][4] = {};
+
+  // Tiles of all heads are counted on, head by head.
+  const long long group = s.heads / s.kv_heads, from = at.from / COLS;
+  const long long tiles = (s.q_len + COLS - 1) / COLS > from ? (s.q_len + COLS - 1) / COLS - from : 0;
+  auto start = [&](Stage<COLS>& to, long long tile) {
+    long long head = at.kv_head * group + tile / tiles, first = (from + tile % tiles) * COLS;
+    start_copy<COLS>(to.first, tokens(q, s.q, at.batch, head, first, s.q_len), wide);
+    start_copy<COLS>(to.second, tokens(dy, s.y, at.batch, head, first, s.q_len), wide);
+    int count = static_cast<int>(s.q_len - first);
+    start_copy<COLS>(to.x, lse + s.row(at.batch, head, first), count);
+    start_copy<COLS>(to.y, delta + s.row(at.batch, head, first), count);
+    nn::cp_async_commit();
+  };
+  if (tiles > 0) {
+    start_copy<ROWS>(rows, tokens(k, s.k, at.batch, at.kv_head, at.first, s.k_len, open), wide);
+    start_copy<ROWS>(values, tokens(v, s.v, at.batch, at.kv_head, at.first, s.k_len, open), wide);
+    start(stages[0], 0);
+  }
+  for (long long tile = 0; tile < tiles * group; tile++) {
+    Stage<COLS>& stage = stages[tile % 2];
+    nn::cp_async_wait<0>();
+    if (tile == 0) round_copied<ROWS>(rows), round_copied<ROWS>(values);
+    round_copied<COLS>(stage.first);
+    round_copied<COLS>(stage.second);
+    __syncthreads();
+    // All have left the other stage.
+    if (tile + 1 < tiles * group) start(stages[(tile + 1) % 2], tile + 1);
+
+    const long long first = (from + tile % tiles) * COLS;
+    const Sight<true> sight(s, first, at.first);
+    const int count = static_cast<int>(s.q_len - first < COLS ? s.q_len - first : COLS);
+    float weights[R][C][4];
+    multiply(rows + row * PITCH, stage.first, weights);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+      for (int c = 0; c < C; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          int col = 8 * c + 2 * t + i % 2;
+          bool seen = col < count && sight(row + 16 * r + 8 * (i / 2) + g, col);
+          weights[r][c][i] = seen ? exp2f(weights[r][c][i] * factor - stage.x[col] * LOG2_E) : 0.0f;
+        }
+    add_weighted(weights, stage.second, sight, row, value_sums);
+    float slopes[R][C][4];
+    multiply(values + row * PITCH, stage.second, slopes);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+      for (int c = 0; c < C; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          int col = 8 * c + 2 * t + i % 2;
+          bool seen = col < count && sight(row + 16 * r + 8 * (i / 2) + g, col);
+          slopes[r][c][i] = seen ? scale * weights[r][c][i] * (slopes[r][c][i] - stage.y[col]) : 0.0f;
+        }
+    add_weighted(slopes, stage.first, sight, row, key_sums);
+  }
+
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      long long key = at.first + row + 16 * r + 8 * half + g;
+      if (key >= s.k_len) continue;
+      // What queries hold must not reach a key that nobody sees, not even as 0·NaN.
+      if (open && open[key] == 0.0f)
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+          for (int i = 2 * half; i < 2 * half + 2; i++) key_sums[r][step][i] = value_sums[r][step][i] = 0.0f;
+      if (dk) write(dk + at.batch * s.k.batch + at.kv_head * s.k.head + key * s.k.token, key_sums[r], half, 1.0f);
+      if (dv) write(dv + at.batch * s.v.batch + at.kv_head * s.v.head + key * s.v.token, value_sums[r], half, 1.0f);
+    }
+}
+NN_KERNEL(attention_tensor_dkv)

@@ -1,0 +1,308 @@
+//! Attention against the CPU in double precision.
+
+use nn_kernels::cuda::CudaReal;
+use nn_kernels::ops::{Attention, AttentionGradients, AttentionSpec, Strides};
+use nn_kernels::{Cpu, Cuda, Float, Memory};
+
+use crate::{cuda, random};
+
+/// A device's memory with these values.
+fn held<D: Memory>(d: &D, values: &[f64]) -> D::Buffer<D::Elem> {
+    let mut buffer = d.alloc(values.len()).unwrap();
+    let values: Vec<_> = values.iter().map(|&x| D::Elem::from_f64(x)).collect();
+    d.upload(&values, D::view_mut(&mut buffer));
+    buffer
+}
+
+fn values<D: Memory>(d: &D, buffer: &D::Buffer<D::Elem>) -> Vec<f64> {
+    let mut values = vec![D::Elem::from_f64(0.0); D::len(D::view(buffer))];
+    d.download(D::view(buffer), &mut values);
+    values.into_iter().map(Float::to_f64).collect()
+}
+
+/// A call: what it reads, which may lie in one buffer, and where in it.
+struct Case {
+    s: AttentionSpec,
+    qkv: [Vec<f64>; 3],
+    dy: Vec<f64>,
+    mask: Option<Vec<f64>>,
+}
+
+const NAMES: [&str; 5] = ["y", "lse", "dq", "dk", "dv"];
+
+impl Case {
+    fn new(s: AttentionSpec, seed: u64) -> Self {
+        let (q, k) = (s.batch * s.q_len * s.heads * s.head_dim, s.batch * s.k_len * s.kv_heads * s.head_dim);
+        let qkv = [(seed, q), (seed + 1, k), (seed + 2, k)].map(|(seed, n)| random(seed, n));
+        Self { s, qkv, dy: random(seed + 3, q), mask: None }
+    }
+
+    /// Every third key and all of sample 1's are not to be seen.
+    fn masked(self) -> Self {
+        let s = &self.s;
+        let hidden = |i: usize| i % 3 == 1 || i / s.k_len == 1;
+        let mask = (0..s.batch * s.k_len).map(|i| if hidden(i) { 0.0 } else { 1.0 }).collect();
+        Self { mask: Some(mask), ..self }
+    }
+
+    /// Output, `lse` and the gradients of q, k and v. What nobody writes is NaN.
+    fn run<D: Attention>(&self, d: &D) -> [Vec<f64>; 5] {
+        self.run_for(d, [true; 3])
+    }
+
+    /// With the gradients that are wanted.
+    fn run_for<D: Attention>(&self, d: &D, wanted: [bool; 3]) -> [Vec<f64>; 5] {
+        let s = &self.s;
+        let nan = |n| held(d, &vec![f64::NAN; n]);
+        let [q, k, v] = self.qkv.each_ref().map(|x| held(d, x));
+        let [q, k, v] = [&q, &k, &v].map(D::view);
+        let (dy, mask) = (held(d, &self.dy), self.mask.as_ref().map(|mask| held(d, mask)));
+        let mask = mask.as_ref().map(|mask| D::view(mask));
+        let (mut y, mut lse, mut scratch) = (nan(self.dy.len()), nan(s.lse()), nan(s.vjp_scratch()));
+        let mut to = self.qkv.each_ref().map(|x| nan(x.len()));
+        d.attention(s, q, k, v, mask, D::view_mut(&mut y), Some(D::view_mut(&mut lse)));
+        let mut views = to.iter_mut().zip(wanted).map(|(to, wanted)| wanted.then(|| D::view_mut(to)));
+        let mut next = || views.next().flatten();
+        let gradients = AttentionGradients::Apart { q: next(), k: next(), v: next() };
+        let scratch = D::view_mut(&mut scratch);
+        let (y_view, lse_view) = (D::view(&y), D::view(&lse));
+        d.attention_vjp(s, q, k, v, mask, y_view, lse_view, D::view(&dy), gradients, scratch);
+        d.finish().unwrap();
+        let [dq, dk, dv] = to;
+        [y, lse, dq, dk, dv].map(|buffer| values(d, &buffer))
+    }
+}
+
+fn spec(
+    (batch, q_len, k_len, heads, kv_heads, d): (usize, usize, usize, usize, usize, usize),
+    causal: bool,
+) -> AttentionSpec {
+    AttentionSpec { causal, ..AttentionSpec::new(batch, q_len, k_len, heads, kv_heads, d) }
+}
+
+/// The largest |found − expected| over the root mean square of what is expected. Infinities are where they should be.
+#[track_caller]
+fn error(found: &[f64], expected: &[f64], what: &str) -> f64 {
+    assert_eq!(found.len(), expected.len(), "{what}: lengths");
+    let squares: f64 = expected.iter().filter(|e| e.is_finite()).map(|e| e * e).sum();
+    let scale = (squares / expected.len().max(1) as f64).sqrt().max(1e-2);
+    found.iter().zip(expected).fold(0.0, |most, (f, e)| {
+        assert!(
+            f.is_finite() == e.is_finite() && (f.is_finite() || f == e),
+            "{what}: {f} where {e} is expected"
+        );
+        if f.is_finite() { (f - e).abs().max(most * scale) / scale } else { most }
+    })
+}
+
+/// Odd sizes: batch, queries, keys, heads, heads of keys, values in a head.
+const SIZES: [(usize, usize, usize, usize, usize, usize); 14] = [
+    (1, 1, 1, 1, 1, 1),
+    (2, 1, 130, 6, 2, 8),
+    (1, 3, 17, 6, 2, 40),
+    (2, 17, 17, 6, 2, 32),
+    (1, 64, 64, 2, 1, 64),
+    (2, 65, 65, 2, 2, 8),
+    (1, 64, 130, 6, 2, 8),
+    (1, 130, 130, 2, 1, 16),
+    (1, 17, 65, 1, 1, 128),
+    (1, 3, 65, 2, 1, 130),
+    (1, 3, 5, 1, 1, 300),
+    // The first queries see no key at all.
+    (2, 65, 17, 2, 1, 8),
+    (1, 5, 0, 2, 1, 4),
+    (2, 0, 5, 2, 1, 4),
+];
+
+fn agrees<E: CudaReal>(tolerance: f64) {
+    let Some(d) = cuda::<E>() else { return };
+    let d = d.full_precision();
+    let cpu = Cpu::<f64>::default();
+    let mut most = 0.0_f64;
+    for (i, size) in SIZES.into_iter().enumerate() {
+        for causal in [false, true] {
+            let case = Case::new(spec(size, causal), 7);
+            let case = if (i + usize::from(causal)) % 2 == 0 { case } else { case.masked() };
+            let (found, expected) = (case.run(&d), case.run(&cpu));
+            for ((found, expected), name) in found.iter().zip(&expected).zip(NAMES) {
+                let what = format!("{size:?}, causal {causal}, mask {}: {name}", case.mask.is_some());
+                let error = error(found, expected, &what);
+                assert!(error <= tolerance, "{what}: {error:e}");
+                most = most.max(error);
+            }
+        }
+    }
+    println!("{}: {most:e}", std::any::type_name::<E>());
+}
+
+#[test]
+fn in_double_precision_it_is_the_cpus() {
+    agrees::<f64>(1e-12);
+}
+
+#[test]
+fn in_single_precision_it_is_the_cpus_within_rounding() {
+    agrees::<f32>(2e-5);
+}
+
+#[test]
+fn what_nobody_wants_changes_nothing_about_the_rest() {
+    let Some(d) = cuda::<f32>() else { return };
+    let case = Case::new(spec((2, 20, 70, 4, 2, 12), true), 1);
+    let all = case.run(&d);
+    for which in 0..3 {
+        let one = case.run_for(&d, std::array::from_fn(|i| i == which));
+        for i in 0..3 {
+            if i == which {
+                assert!(one[2 + i] == all[2 + i], "{}", NAMES[2 + i]);
+            } else {
+                assert!(one[2 + i].iter().all(|x| x.is_nan()), "{} is written", NAMES[2 + i]);
+            }
+        }
+    }
+}
+
+/// All three in one buffer: side by side in each token, or head by head, with room that belongs to no one.
+#[test]
+fn packed_buffers_are_read_and_written_as_they_lie() {
+    let Some(device) = cuda::<f64>() else { return };
+    packed(&device, 6, 1e-12);
+}
+
+fn packed<E: CudaReal>(device: &Cuda<E>, d: usize, tolerance: f64) {
+    let (batch, n, heads, kv) = (2, 67, 4, 2);
+    let width = (heads + 2 * kv) * d;
+    let token = Strides::token_major(n, width, d);
+    let sample = 3 * heads * n * d + 5;
+    let major = Strides::head_major(sample, n, d);
+    let layouts = [
+        (kv, token, [0, heads * d, (heads + kv) * d], batch * n * width),
+        (heads, major, [0, heads * n * d, 2 * heads * n * d], batch * sample),
+    ];
+    for (kv, at, from, len) in layouts {
+        let s = AttentionSpec { q: at, k: at, v: at, ..spec((batch, n, n, heads, kv, d), true) };
+        let (x, dy) = (random(1, len), random(2, batch * n * heads * d));
+        let (found, expected) =
+            (packed_run(device, &s, from, &x, &dy), packed_run(&Cpu::<f64>::default(), &s, from, &x, &dy));
+        for ((found, expected), what) in found.iter().zip(&expected).zip(["y", "packed gradients"]) {
+            let error = error(found, expected, what);
+            assert!(error <= tolerance, "{what}: {error:e}");
+        }
+    }
+}
+
+/// The output, and the gradients over a buffer of ones.
+fn packed_run<D: Attention>(
+    d: &D,
+    s: &AttentionSpec,
+    at: [usize; 3],
+    x: &[f64],
+    dy: &[f64],
+) -> [Vec<f64>; 2] {
+    let (x, dy, mut dx) = (held(d, x), held(d, dy), held(d, &vec![1.0; x.len()]));
+    let [mut y, mut lse, mut scratch] =
+        [D::len(D::view(&dy)), s.lse(), s.vjp_scratch()].map(|n| held(d, &vec![f64::NAN; n]));
+    let [q, k, v] = at.map(|at| D::split(D::view(&x), at).1);
+    d.attention(s, q, k, v, None, D::view_mut(&mut y), Some(D::view_mut(&mut lse)));
+    let gradients = AttentionGradients::Packed { qkv: D::view_mut(&mut dx), at };
+    let scratch = D::view_mut(&mut scratch);
+    d.attention_vjp(s, q, k, v, None, D::view(&y), D::view(&lse), D::view(&dy), gradients, scratch);
+    [values(d, &y), values(d, &dx)]
+}
+
+/// The output of some queries from the last tokens on.
+fn last<D: Attention>(d: &D, case: &Case, from: usize, to: usize) -> Vec<f64> {
+    let AttentionSpec { heads, kv_heads, head_dim, .. } = case.s;
+    let s = spec((1, to - from, to, heads, kv_heads, head_dim), true);
+    let [q, k, v] = &case.qkv;
+    let keys = to * kv_heads * head_dim;
+    let q = held(d, &q[from * heads * head_dim..to * heads * head_dim]);
+    let [k, v] = [k, v].map(|x| held(d, &x[..keys]));
+    let mut y = held(d, &vec![f64::NAN; (to - from) * heads * head_dim]);
+    d.attention(&s, D::view(&q), D::view(&k), D::view(&v), None, D::view_mut(&mut y), None);
+    values(d, &y)
+}
+
+fn some_at_a_time<E: CudaReal>(d: &Cuda<E>, heads: usize, kv: usize, head_dim: usize) {
+    let n = 100;
+    let case = Case::new(spec((1, n, n, heads, kv, head_dim), true), 3);
+    let [all, ..] = case.run(d);
+    let row = heads * head_dim;
+    for (from, to) in [(0, 1), (63, 64), (64, 65), (99, 100), (1, 71), (30, 47), (71, 100)] {
+        let some = last(d, &case, from, to);
+        assert!(some == all[from * row..to * row], "tokens from {from} to {to}");
+    }
+}
+
+#[test]
+fn tokens_one_by_one_have_the_bits_of_all_at_once() {
+    let (Some(single), Some(double)) = (cuda::<f32>(), cuda::<f64>()) else { return };
+    some_at_a_time(&single, 4, 2, 24);
+    some_at_a_time(&double, 6, 1, 16);
+}
+
+/// Later tokens, and keys that a mask hides, whatever they hold.
+fn assert_unseen_has_no_influence<E: CudaReal>(d: &Cuda<E>, head_dim: usize) {
+    let case = Case::new(spec((1, 70, 70, 2, 1, head_dim), true), 1);
+    let width = [2 * head_dim, head_dim, head_dim];
+    let plain = case.run(d);
+    for from in [1, 40, 69] {
+        let mut other = Case::new(case.s, 1);
+        let hold = [f64::INFINITY, f64::NAN, f64::NEG_INFINITY];
+        for ((x, width), hold) in other.qkv.iter_mut().zip(width).zip(hold) {
+            x[from * width..].fill(hold);
+        }
+        let found = other.run(d);
+        let rows = from * width[0];
+        assert!(found[0][..rows] == plain[0][..rows], "y before {from}");
+        assert!(found[2][..rows] == plain[2][..rows], "dq before {from}");
+        other.s.causal = false;
+        assert!(other.run(d)[0][..rows].iter().all(|y| y.is_nan()), "with all seen they have");
+    }
+    // Early queries do not see the last keys.
+    let mut early = Case::new(case.s, 1);
+    early.qkv[0][..30 * width[0]].fill(f64::NAN);
+    early.dy[..30 * width[0]].fill(f64::NAN);
+    let found = early.run(d);
+    for i in [3, 4] {
+        assert!(found[i][30 * head_dim..] == plain[i][30 * head_dim..], "{} from 30 on", NAMES[i]);
+    }
+
+    let mask: Vec<f64> = (0..70).map(|j| if j % 5 == 2 { 0.0 } else { 1.0 }).collect();
+    let masked = Case { mask: Some(mask.clone()), ..Case::new(case.s, 1) };
+    let plain = masked.run(d);
+    let mut other = Case { mask: Some(mask), ..Case::new(case.s, 1) };
+    for j in (2..70).step_by(5) {
+        other.qkv[1][j * head_dim..(j + 1) * head_dim].fill(f64::NAN);
+        other.qkv[2][j * head_dim..(j + 1) * head_dim].fill(f64::NAN);
+    }
+    let found = other.run(d);
+    assert!(found == plain, "masked");
+    assert!((2..70).step_by(5).all(|j| found[3][j * head_dim] == 0.0 && found[4][j * head_dim] == 0.0));
+}
+
+#[test]
+fn what_is_not_seen_has_no_influence_whatever_it_is() {
+    let Some(d) = cuda::<f64>() else { return };
+    assert_unseen_has_no_influence(&d, 8);
+}
+
+#[test]
+fn large_scores_do_not_overflow() {
+    let Some(d) = cuda::<f32>() else { return };
+    let mut case = Case::new(spec((1, 70, 90, 2, 2, 8), true), 5);
+    case.qkv.iter_mut().flatten().for_each(|x| *x *= 30.0);
+    let found = case.run(&d.full_precision());
+    assert!(found.iter().flatten().all(|x| x.is_finite()));
+    let [expected, ..] = case.run(&Cpu::<f64>::default());
+    assert!(error(&found[0], &expected, "y") < 1e-3);
+}
+
+#[test]
+#[should_panic(expected = "attention: k of 10 values")]
+fn a_view_that_is_too_short_is_refused() {
+    let Some(d) = cuda::<f64>() else { panic!("attention: k of 10 values") };
+    let mut case = Case::new(spec((1, 2, 3, 1, 1, 4), false), 1);
+    case.qkv[1].truncate(10);
+    case.run(&d);
+}

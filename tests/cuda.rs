@@ -1,0 +1,313 @@
+//! The models of the examples, trained on a GPU as on the CPU. With `NN_CUDA=gpu` on a real one; else on the emulator, where
+//! a GPU's arithmetic is done by g++. Without g++ nothing is tested, unless `NN_REQUIRE_EMULATOR=1`.
+
+use nn::kernels::cuda::CudaReal;
+use nn::*;
+
+/// A GPU, or what stands in for one; `None` if the test is to be skipped.
+fn gpu<E: CudaReal>() -> Option<Cuda<E>> {
+    if std::env::var("NN_CUDA").as_deref() != Ok("gpu")
+        && let Err(missing) = nn_cuda_emulator::install()
+    {
+        assert!(std::env::var_os("NN_REQUIRE_EMULATOR").is_none(), "{missing}");
+        eprintln!("skipped: {missing}");
+        return None;
+    }
+    Some(Cuda::new(0).expect("the device opens"))
+}
+
+sequential! {
+    /// The digits network, on pictures as small.
+    Digits: [1, 8, 8] -> [10] =
+        conv1: Conv2D<1, 16, 3, 1, 1>, ReLU,
+        conv2: Conv2D<16, 32, 3, 1, 1>, ReLU, MaxPool2D<2>,
+        Flatten, Dropout<0.3>,
+        fc1: LinearReLU<512, 64>,
+        fc2: Linear<64, 10>
+}
+
+sequential! {
+    /// The policy of the reinforcement learners.
+    Policy: [8] -> [4] = LinearTanh<8, 64>, LinearTanh<64, 64>, Linear<64, 4>
+}
+
+/// A GPT over characters, small.
+#[module]
+struct Gpt {
+    tok: Embedding<11, 32>,
+    pos: PosEmbed<12, 32>,
+    drop: Dropout<0.1>,
+    blocks: Repeat<DecoderBlock<12, 32, 4, 64>, 2>,
+    norm: LayerNorm<32>,
+    #[tied = "tok.weight"]
+    head: TiedLinear<32, 11>,
+}
+
+#[module]
+impl Gpt {
+    fn forward(&self, ids: Ids<T![..12]>) -> T![..12, 11] {
+        self.head(self.norm(self.blocks(self.drop(self.pos(self.tok(ids))))))
+    }
+}
+
+/// A Llama, smaller.
+#[module]
+struct Llama {
+    tok: Embedding<11, 16>,
+    blocks: Repeat<LlamaBlock<9, 16, 4, 2, 24>, 2>,
+    norm: RMSNorm<16>,
+    head: LinearNoBias<16, 11>,
+}
+
+#[module]
+impl Llama {
+    fn forward(&self, ids: Ids<T![..9]>) -> T![..9, 11] {
+        self.head(self.norm(self.blocks(self.tok(ids))))
+    }
+}
+
+sequential! {
+    /// Residual blocks of convolutions.
+    ResNet: [2, 6, 6] -> [3] =
+        Conv2DNoBias<2, 4, 3, 1, 1>, BatchNorm2D<4>, ReLU,
+        Residual<Branch>, ReLU, AvgPool2D<3, 2, 1>, Flatten, Linear<36, 3>
+}
+
+sequential! {
+    /// What is added.
+    Branch: [4, 6, 6] -> [4, 6, 6] =
+        Conv2DNoBias<4, 4, 3, 1, 1>, BatchNorm2D<4>, ReLU, Conv2DNoBias<4, 4, 3, 1, 1>, BatchNorm2D<4>
+}
+
+fn numbers(n: usize, seed: u64) -> Vec<f64> {
+    let mut rng = kernels::philox::Philox::new(seed, 0);
+    (0..n).map(|_| rng.normal()).collect()
+}
+
+fn ids(n: usize, below: u32, seed: u64) -> Vec<u32> {
+    let mut rng = kernels::philox::Philox::new(seed, 1);
+    (0..n).map(|_| rng.below(below)).collect()
+}
+
+/// What training left: losses, and the bits of all parameters and statistics.
+#[derive(PartialEq)]
+struct Trained {
+    losses: Vec<f64>,
+    params: Vec<f64>,
+    state: Vec<f64>,
+}
+
+impl Trained {
+    fn of<M: Declared, D: Device>(losses: Vec<f64>, model: &Model<M, D>) -> Self {
+        let (weights, read) = (model.weights(), |view: kernels::View<'_, D>| {
+            let mut values = vec![D::Elem::default(); D::len(view)];
+            model.weights().device().download(view, &mut values);
+            values.iter().map(|v| kernels::Float::to_f64(*v)).collect::<Vec<f64>>()
+        });
+        Self { losses, params: read(weights.params()), state: read(weights.state()) }
+    }
+
+    fn assert_near(&self, other: &Self, limit: f64, what: &str) {
+        for (part, found, expected) in [
+            ("loss", &self.losses, &other.losses),
+            ("params", &self.params, &other.params),
+            ("state", &self.state, &other.state),
+        ] {
+            assert_eq!(found.len(), expected.len());
+            for (i, (a, b)) in found.iter().zip(expected).enumerate() {
+                let error = (a - b).abs() / b.abs().max(1.0);
+                assert!(error <= limit, "{what}: {part} {i}: {a} instead of {b}, {error:e}");
+            }
+        }
+    }
+}
+
+const STEPS: usize = 4;
+
+/// A model, and a step of its training.
+trait Case {
+    type Model: Declared;
+
+    fn step<D: Device>(
+        model: &mut Model<Self::Model, D>,
+        adam: &mut Adam<D>,
+        step: usize,
+    ) -> Result<f64, Error>;
+}
+
+/// Some steps of training with everything that an optimiser has: a schedule, decay, a limit for the norm.
+fn train<C: Case, D: Device>(device: &D) -> Trained
+where
+    C::Model: Module<D, <C::Model as Declared>::In>,
+{
+    let weights = Weights::<C::Model, D>::new(device.clone(), 5).unwrap();
+    let mut model = Model::new(weights, 7, 3).unwrap();
+    let schedule = Schedule::WarmupCosine { warmup: 2, steps: 10, start: 0.1, floor: 0.1 };
+    let mut adam = AdamW::new(0.01).clip_norm(0.5).schedule(schedule);
+    let losses = (0..STEPS).map(|i| C::step(&mut model, &mut adam, i).unwrap()).collect();
+    Trained::of(losses, &model)
+}
+
+/// On the CPU and on the GPU, in both precisions; replayed, and launch by launch.
+fn trains_alike<C: Case>()
+where
+    C::Model: Module<Cpu<f64>, <C::Model as Declared>::In>
+        + Module<Cuda<f64>, <C::Model as Declared>::In>
+        + Module<Cuda<f32>, <C::Model as Declared>::In>,
+{
+    let (Some(double), Some(single)) = (gpu::<f64>(), gpu::<f32>()) else { return };
+    let exact = train::<C, _>(&Cpu::<f64>::default());
+    let replayed = train::<C, _>(&double);
+    assert!(double.replays() > 0, "no step was replayed");
+    replayed.assert_near(&exact, 1e-9, "f64");
+    double.use_graphs(false);
+    assert!(train::<C, _>(&double) == replayed, "a replay gives other bits");
+    train::<C, _>(&single).assert_near(&exact, 2e-3, "f32");
+}
+
+fn real<E: kernels::Float>(n: usize, seed: usize) -> Vec<E> {
+    numbers(n, seed as u64).into_iter().map(E::from_f64).collect()
+}
+
+macro_rules! cases {
+    ($($(#[$doc:meta])* $name:ident: $model:ident, |$net:ident, $adam:ident, $i:ident| $step:expr;)*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            struct This;
+            impl Case for This {
+                type Model = $model;
+                fn step<D: Device>(
+                    $net: &mut Model<$model, D>,
+                    $adam: &mut Adam<D>,
+                    $i: usize,
+                ) -> Result<f64, Error> {
+                    $step
+                }
+            }
+            trains_alike::<This>();
+        }
+    )*};
+}
+
+cases! {
+    the_digits_network_trains: Digits, |net, adam, i| {
+        let (x, t) = (real::<D::Elem>(3 * 64, i), ids(3, 10, i as u64));
+        net.train_step(&x, &t, &CrossEntropy { smoothing: 0.1, ..CrossEntropy::default() }, adam)
+    };
+    a_policy_trains: Policy, |net, adam, i| {
+        let (x, t) = (real::<D::Elem>(3 * 8, i), real::<D::Elem>(3 * 4, 100 + i));
+        net.train_step(&x, &t, &MSE::default(), adam)
+    };
+    /// Sequences of another length each time.
+    a_gpt_trains: Gpt, |net, adam, i| {
+        net.set_sequences(3);
+        let len = if i < 3 { 12 } else { 5 };
+        let text = ids(3 * len, 11, i as u64);
+        net.train_step(&text, &text, &CrossEntropy { ignore: Some(4), ..CrossEntropy::default() }, adam)
+    };
+    a_llama_trains: Llama, |net, adam, i| {
+        net.set_sequences(2);
+        let text = ids(2 * 9, 11, i as u64);
+        let next: Vec<u32> = text.chunks(9).flat_map(|text| text[1..].to_vec()).collect();
+        net.train_step(&text, &next, &CrossEntropyRows { first: 8 }, adam)
+    };
+    a_residual_network_trains: ResNet, |net, adam, i| {
+        let (x, t) = (real::<D::Elem>(3 * 72, i), ids(3, 3, i as u64));
+        net.train_step(&x, &t, &CrossEntropy::default(), adam)
+    };
+}
+
+#[test]
+fn sgd_with_momentum_is_replayed_too() {
+    let Some(device) = gpu::<f64>() else { return };
+    fn train<D: Device<Elem = f64>>(device: &D) -> Trained {
+        let mut model = Model::<Policy, D>::new(Weights::new(device.clone(), 5).unwrap(), 7, 2).unwrap();
+        let mut sgd = Sgd::new(0.1).momentum(0.9).nesterov().weight_decay(0.01);
+        let losses = (0..5).map(|i| {
+            let (x, t) = (numbers(16, i), numbers(8, 100 + i));
+            model.train_step(&x, &t, &MSE::default(), &mut sgd).unwrap()
+        });
+        let losses = losses.collect();
+        Trained::of(losses, &model)
+    }
+    train(&device).assert_near(&train(&Cpu::<f64>::default()), 1e-10, "sgd");
+    assert!(device.replays() > 0);
+}
+
+#[test]
+fn what_is_inferred_evaluated_and_gone_on_with_is_the_same() {
+    let Some(device) = gpu::<f64>() else { return };
+    let cpu = Cpu::<f64>::default();
+    fn near(found: &[f64], expected: &[f64]) {
+        assert_eq!(found.len(), expected.len());
+        let error = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(error < 1e-10, "{error:e}");
+    }
+
+    let mut here = Model::<Digits, _>::new(Weights::new(cpu, 1).unwrap(), 1, 2).unwrap();
+    let mut there = Model::<Digits, _>::new(Weights::new(device.clone(), 1).unwrap(), 1, 2).unwrap();
+    let (x, t) = (numbers(5 * 64, 1), ids(5, 10, 1));
+    near(there.forward(&x[..64]).unwrap(), here.forward(&x[..64]).unwrap());
+    // In three parts.
+    let [a, b] = [
+        there.evaluate(&x, &t, &CrossEntropy::default()).unwrap(),
+        here.evaluate(&x, &t, &CrossEntropy::default()).unwrap(),
+    ];
+    near(&[a.loss], &[b.loss]);
+    assert_eq!((a.accuracy, a.samples), (b.accuracy, 5));
+    there.accumulate(&x[..128], &t[..2], &CrossEntropy::default()).unwrap();
+    here.accumulate(&x[..128], &t[..2], &CrossEntropy::default()).unwrap();
+    near(&there.gradient("conv2.weight").unwrap(), &here.gradient("conv2.weight").unwrap());
+    near(&[there.gradient_norm()], &[here.gradient_norm()]);
+
+    let here = Weights::<Llama, _>::new(cpu, 2).unwrap();
+    let there = Weights::<Llama, _>::new(device, 2).unwrap();
+    let (mut a, mut b) = (KvCache::new(&there, 2).unwrap(), KvCache::new(&here, 2).unwrap());
+    for piece in [&[1, 2, 3, 4, 5, 6][..], &[7, 8], &[9, 10]] {
+        near(a.forward(&there, piece).unwrap(), b.forward(&here, piece).unwrap());
+    }
+    assert!(matches!(a.forward(&there, &[0; 10]), Err(Error::ContextOverflow { .. })));
+}
+
+/// An index past the end is found out when the step is done: nothing may be left of it.
+#[test]
+fn a_step_that_fails_leaves_the_model_as_it_was() {
+    let Some(device) = gpu::<f32>() else { return };
+    let mut model = Model::<Gpt, _>::new(Weights::new(device, 1).unwrap(), 1, 1).unwrap();
+    let mut adam = AdamW::new(0.1);
+    let (good, bad) = ([1, 2, 3, 4], [1, 2, 11, 4]);
+    let step = |model: &mut Model<Gpt, Cuda<f32>>, adam: &mut _, ids: &[u32]| {
+        model.train_step(ids, &good, &CrossEntropy::default(), adam)
+    };
+    for _ in 0..3 {
+        step(&mut model, &mut adam, &good).unwrap();
+        let before = Trained::of(Vec::new(), &model);
+        let steps = Optimizer::<Cuda<f32>>::steps(&adam);
+        let error = step(&mut model, &mut adam, &bad).unwrap_err();
+        assert_eq!(error.to_string(), "`tok` has 11 rows, and is asked for row 11");
+        assert!(Trained::of(Vec::new(), &model) == before, "something changed");
+        assert_eq!(Optimizer::<Cuda<f32>>::steps(&adam), steps);
+    }
+    assert!(matches!(model.forward(&bad), Err(Error::IdOutOfRange { .. })));
+    assert!(model.forward(&good).is_ok());
+    let error = model.train_step(&good, &[0, 1, 2, 11], &CrossEntropy::default(), &mut adam).unwrap_err();
+    assert!(matches!(error, Error::TargetOutOfRange { target: 11, classes: 11 }), "{error}");
+}
+
+#[test]
+fn checkpoints_go_from_one_device_to_the_other() {
+    let Some(device) = gpu::<f32>() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let there = Model::<ResNet, _>::new(Weights::new(device.clone(), 3).unwrap(), 1, 1).unwrap();
+    there.save(&path).unwrap();
+    let mut here = Model::<ResNet>::init(4, 1).unwrap();
+    here.load(&path).unwrap();
+    let (a, b) = (Trained::of(Vec::new(), &there), Trained::of(Vec::new(), &here));
+    assert!(a == b);
+    here.save(&path).unwrap();
+    let mut back = Model::<ResNet, _>::new(Weights::new(device, 9).unwrap(), 1, 1).unwrap();
+    back.load(&path).unwrap();
+    assert!(Trained::of(Vec::new(), &back) == a);
+}

@@ -1,15 +1,16 @@
 //! NVIDIA's GPUs.
 //!
-//! Each file holds the operations of one family, and its kernels are in `kernels/`, in CUDA C++. NVRTC compiles a file
-//! for the GPU at hand when one of its kernels is first asked for; what it made is kept in memory and on disk. Shapes are
-//! arguments of kernels and not constants, so that a model compiles each file once.
+//! Each file holds the operations of one family, and its kernels are in `kernels/`, in CUDA C++. NVRTC compiles a
+//! file for the GPU at hand when one of its kernels is first asked for; what it made is kept in memory and on disk.
+//! Shapes are arguments of kernels and not constants, so that a model compiles each file once.
 //!
-//! Operations are recorded (`launch`) and submitted one by one, or as a whole by [`Memory::together`](crate::Memory::together):
-//! a list of launches that comes a second time is made a CUDA graph, and from then on replayed. Numbers that change from
-//! step to step, such as a learning rate, are no part of it: kernels read them from the device's memory.
+//! Operations are recorded (`launch`) and submitted one by one, or as a whole by
+//! [`Memory::together`](crate::Memory::together): a list of launches that comes a second time is made a CUDA graph,
+//! and from then on replayed. Numbers that change from step to step, such as a learning rate, are no part of it:
+//! kernels read them from the device's memory.
 //!
-//! All sums are in an order that depends on sizes alone, and there are no atomic additions: the same call gives the same
-//! bits.
+//! All sums are in an order that depends on sizes alone, and there are no atomic additions: the same call gives the
+//! same bits.
 //!
 //! Variables: `NN_CUDA_DEVICE`, the GPU that [`Open::open`] takes; `NN_CUDA_GRAPH=0`, no graphs; `NN_CUDA_CACHE`, the
 //! folder that compiled kernels are kept in; `NN_CUDA_ROUTE`, routes to take, as [`Cuda::forcing`] has them.
@@ -58,8 +59,8 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// The element types of [`Cuda`]: `f32`, and `f64` for arithmetic that is to be held against another device's. No others
-/// can be added from outside.
+/// The element types of [`Cuda`]: `f32`, and `f64` for arithmetic that is to be held against another device's. No
+/// others can be added from outside.
 pub trait CudaReal: Float + sealed::Sealed {
     /// Its name in kernels.
     #[doc(hidden)]
@@ -75,6 +76,9 @@ impl CudaReal for f64 {
 }
 
 /// An NVIDIA GPU, computing with elements `E`: `f32` or `f64`. Clones are handles of the same one.
+///
+/// Memory belongs to the handle that allocated it and to its clones: others work beside it, and do not wait for what
+/// is still being written.
 pub struct Cuda<E> {
     core: Arc<Core>,
     element: PhantomData<fn() -> E>,
@@ -96,9 +100,8 @@ impl<E> std::fmt::Debug for Cuda<E> {
 impl<E: CudaReal> Cuda<E> {
     /// The GPU of this number, from 0.
     ///
-    /// # Errors
-    /// There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does not exist, or
-    /// the driver refuses.
+    /// # Errors There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does
+    /// not exist, or the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self, DeviceError> {
         let forced = match std::env::var_os("NN_CUDA_ROUTE") {
             Some(routes) => Forced::parse(&routes.to_string_lossy())?,
@@ -125,9 +128,9 @@ impl<E: CudaReal> Cuda<E> {
         Ok(Self { core: Arc::new(core), element: PhantomData })
     }
 
-    /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For `linear`
-    /// there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`, which agree within
-    /// rounding. Several are separated by commas.
+    /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For
+    /// `linear` there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`,
+    /// which agree within rounding. Several are separated by commas.
     ///
     /// # Errors
     /// There is no such route, or the driver refuses.

@@ -277,7 +277,6 @@ impl List {
 
 /// A list that was made a graph.
 struct Graph {
-    hash: u64,
     list: List,
     graph: sys::CUgraphExec,
     /// When it was last used.
@@ -486,14 +485,15 @@ impl Core {
                 if !self.graphs.load(Ordering::Relaxed) || list.commands.len() < WORTH {
                     return list.launch(stream, &mut room.0);
                 }
-                let hash = list.digest();
-                if let Some(known) = graphs.iter_mut().find(|known| known.hash == hash && known.list == *list)
-                {
+                if let Some(known) = graphs.iter_mut().find(|known| known.list == *list) {
                     known.used = *time;
                     *replays += 1;
                     // SAFETY: the graph and the stream exist; for its launches see `List::launch`.
                     return unsafe { result::graph::launch(known.graph, stream) };
                 }
+                // Only lists without a graph are hashed, which takes longer than to compare them. Where two that differ
+                // hash alike, the second is made a graph somewhat early.
+                let hash = list.digest();
                 if !seen.contains(&hash) {
                     if seen.len() == SEEN {
                         seen.pop_front();
@@ -507,7 +507,7 @@ impl Core {
                 {
                     graphs.swap_remove(oldest);
                 }
-                graphs.push(Graph { hash, list: list.clone(), graph, used: *time });
+                graphs.push(Graph { list: list.clone(), graph, used: *time });
                 // SAFETY: as above.
                 unsafe { result::graph::launch(graph, stream) }
             });

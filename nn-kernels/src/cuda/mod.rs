@@ -12,6 +12,13 @@
 //! All sums are in an order that depends on sizes alone, and there are no atomic additions: the same call gives the
 //! same bits.
 //!
+//! A new kernel is a function in a `.cu` file, followed by `NN_KERNEL(name)`; the file is named in `compile`'s list,
+//! with the sets of constants that it is compiled with. An operation checks sizes as the CPU does, and then records:
+//! `self.record().launch(Kernel::new(File::Norm, "softmax"), grid).arg(x).arg(&y).done()`, with the kernel's
+//! parameters in their order. What one launch hands to the next lies in `Record::scratch`; what changes from step to
+//! step is a
+//! `Live` argument.
+//!
 //! Variables: `NN_CUDA_DEVICE`, the GPU that [`Open::open`] takes; `NN_CUDA_GRAPH=0`, no graphs; `NN_CUDA_CACHE`, the
 //! folder that compiled kernels are kept in; `NN_CUDA_ROUTE`, routes to take, as [`Cuda::forcing`] has them.
 

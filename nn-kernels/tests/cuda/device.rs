@@ -333,6 +333,20 @@ fn many_lists_take_turns_among_the_graphs_that_are_kept() {
 }
 
 #[test]
+fn an_impossible_size_is_an_error_and_nothing_is_a_buffer_too() {
+    let Some(d) = cuda::<f64>() else { return };
+    let impossible = |len| d.alloc::<f64>(len).map(|buffer| D::len(D::view(&buffer)));
+    assert_eq!(impossible(usize::MAX / 4), Err(DeviceError::OutOfMemory { bytes: usize::MAX }));
+    assert_eq!(impossible(1 << 50), Err(DeviceError::OutOfMemory { bytes: 1 << 53 }));
+    assert_eq!(impossible(0), Ok(0));
+    let mut nothing = d.alloc::<f64>(0).unwrap();
+    d.upload(&[], D::view_mut(&mut nothing));
+    d.fill(1.0, D::view_mut(&mut nothing));
+    d.download(D::view(&nothing), &mut []);
+    d.finish().unwrap();
+}
+
+#[test]
 fn threads_share_a_device() {
     let Some(d) = cuda::<f64>() else { return };
     std::thread::scope(|scope| {

@@ -120,7 +120,7 @@ impl Tiles {
         Self { rows: if head.values <= 32 { 128 } else { 64 }, tensors: 2, cols: 32 }
     }
     fn keys(head: Head) -> Self {
-        Self { rows: 64, tensors: 2, cols: if head.values <= 64 { 32 } else { 16 } }
+        Self { rows: 64, tensors: 2, cols: if head.values <= 64 { 32 } else { 8 } }
     }
 
     /// Bytes of shared memory: of the rows, and of two stages of columns with two numbers for each.

@@ -15,13 +15,13 @@ kernels! {
 /// A sample's reordering as loops: for each axis of the result how long it is and how far its neighbours are
 /// apart in the input. Axes that stay neighbours are one.
 #[derive(Clone, Copy)]
-struct Loops {
-    len: [usize; 6],
-    stride: [usize; 6],
+pub(crate) struct Loops {
+    pub(crate) len: [usize; 6],
+    pub(crate) stride: [usize; 6],
 }
 
 impl Loops {
-    fn new(s: &PermuteSpec) -> Self {
+    pub(crate) fn new(s: &PermuteSpec) -> Self {
         let mut strides = [1; 6];
         for k in (0..s.rank.saturating_sub(1)).rev() {
             strides[k] = strides[k + 1] * s.dims[k + 1];

@@ -8,8 +8,11 @@ use cudarc::nvrtc::sys;
 use super::sha256::{hex, sha256};
 use crate::DeviceError;
 
+/// Constants that a file is compiled with, where they pay: a tile's or a head's size, never a layer's shape.
+pub(super) type Defines = &'static [(&'static str, u32)];
+
 macro_rules! files {
-    ($($file:ident $name:literal)+) => {
+    ($($file:ident $name:literal $variants:expr;)+) => {
         /// A file of kernels, one a family of operations.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub(super) enum File {
@@ -27,6 +30,13 @@ macro_rules! files {
                 }
             }
 
+            /// The sets of constants that it is compiled with.
+            const fn variants(self) -> &'static [Defines] {
+                match self {
+                    $(Self::$file => &$variants,)+
+                }
+            }
+
             const fn source(self) -> &'static str {
                 match self {
                     $(Self::$file => include_str!(concat!("kernels/", $name)),)+
@@ -37,34 +47,33 @@ macro_rules! files {
 }
 
 files! {
-    Attention "attention.cu"
-    AttentionTensor "attention_tensor.cu"
-    Conv "conv.cu"
-    Elementwise "elementwise.cu"
-    Layout "layout.cu"
-    Linear "linear.cu"
-    Loss "loss.cu"
-    Norm "norm.cu"
-    Optim "optim.cu"
-    Packed "packed.cu"
-    Pool "pool.cu"
-    Random "random.cu"
-    Recurrent "recurrent.cu"
-    Sums "sums.cu"
-    Table "table.cu"
+    Attention "attention.cu" super::attention::HEADS;
+    AttentionTensor "attention_tensor.cu" super::attention::TENSOR_HEADS;
+    Conv "conv.cu" [&[]];
+    Elementwise "elementwise.cu" [&[]];
+    GemmTensor "gemm_tensor.cu" [&[]];
+    Layout "layout.cu" [&[]];
+    Linear "linear.cu" [&[]];
+    Loss "loss.cu" [&[]];
+    Norm "norm.cu" [&[]];
+    Optim "optim.cu" [&[]];
+    Packed "packed.cu" [&[]];
+    Pool "pool.cu" [&[]];
+    Random "random.cu" [&[]];
+    Recurrent "recurrent.cu" [&[]];
+    Sums "sums.cu" [&[]];
+    Table "table.cu" [&[]];
 }
 
 /// What the files include.
-const HEADERS: [(&CStr, &str); 5] = [
+const HEADERS: [(&CStr, &str); 6] = [
     (c"attention.cuh", include_str!("kernels/attention.cuh")),
     (c"common.cuh", include_str!("kernels/common.cuh")),
     (c"device.cuh", include_str!("kernels/device.cuh")),
     (c"gemm.cuh", include_str!("kernels/gemm.cuh")),
+    (c"linear.cuh", include_str!("kernels/linear.cuh")),
     (c"unary.cuh", include_str!("kernels/unary.cuh")),
 ];
-
-/// Constants that a file is compiled with, where they pay: a tile's or a head's size, never a layer's shape.
-pub(super) type Defines = &'static [(&'static str, u32)];
 
 /// What machine code begins with. What the stand-in for NVRTC of an emulator gives is something else, and is not kept.
 const ELF: &[u8] = b"\x7fELF";
@@ -155,7 +164,7 @@ pub(super) fn is_present() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// Compiles every file of kernels for an architecture such as `sm_90`, for elements `float` or `double`, and says how
+/// Compiles every file of kernels, with each of its sets of constants, for an architecture such as `sm_90`, for elements `float` or `double`, and says how
 /// many bytes of machine code each gives.
 ///
 /// # Errors
@@ -165,8 +174,9 @@ pub fn compile_all(arch: &str, real: &str) -> Result<Vec<(&'static str, usize)>,
     if !is_present() {
         return Err(DeviceError::NoNvrtc);
     }
-    let compiled = |file: &File| Ok((file.name(), compile(*file, arch, &options(arch, real, &[]))?.len()));
-    File::ALL.iter().map(compiled).collect()
+    let all = File::ALL.iter().flat_map(|file| file.variants().iter().map(|defines| (*file, *defines)));
+    all.map(|(file, defines)| Ok((file.name(), compile(file, arch, &options(arch, real, defines))?.len())))
+        .collect()
 }
 
 /// Compiles files for one device, and keeps what it made on disk.

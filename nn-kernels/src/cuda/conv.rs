@@ -45,7 +45,22 @@ struct Shape {
 }
 
 impl Shape {
+    /// Panics if sizes of one group's product, or of one image, are so large that kernels would count wrong.
+    #[track_caller]
     fn new(s: &Conv2dSpec) -> Self {
+        let taps = s.kernel[0] * s.kernel[1];
+        let padded = |a: usize| s.input[a] + 2 * s.padding[a];
+        for size in [
+            s.batch * s.output[0] * s.output[1],
+            s.batch * s.input[0] * s.input[1],
+            s.in_channels * s.input[0] * s.input[1],
+            s.out_channels * s.output[0] * s.output[1],
+            s.in_channels * taps,
+            s.out_channels * taps,
+            padded(0) * padded(1),
+        ] {
+            assert!(size < 1 << 31, "conv2d: {size} pixels or terms, of fewer than 2³¹ that a GPU counts");
+        }
         let both = |sizes: [usize; 2]| sizes.map(|size| size as u64);
         Self {
             batch: s.batch as u64,

@@ -2,7 +2,7 @@ use super::compile::File;
 use super::launch::{Grid, Kernel, Struct};
 use super::memory::{View, ViewMut};
 use super::{Cuda, CudaReal};
-use crate::cpu::layout::{check_block, check_permute, check_rope, check_sinusoids};
+use crate::cpu::layout::{Loops, check_block, check_permute, check_rope, check_sinusoids};
 use crate::cpu::size::size;
 use crate::ops::{Block, Layout, PermuteSpec, RopeSpec, SinusoidSpec};
 
@@ -10,8 +10,7 @@ const fn kernel(name: &'static str) -> Kernel {
     Kernel::new(File::Layout, name)
 }
 
-/// The result's axes as kernels know them: how long each is, and how far its neighbours are apart in the input. The unused
-/// ones are the outer ones.
+/// The result's axes as kernels know them. The unused ones are the outer ones.
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct Axes {
@@ -20,18 +19,12 @@ struct Axes {
 }
 
 impl Axes {
-    fn new(s: &PermuteSpec) -> Self {
-        let mut strides = [1; 6];
-        for k in (0..s.rank.saturating_sub(1)).rev() {
-            strides[k] = strides[k + 1] * s.dims[k + 1] as u64;
-        }
-        let mut axes = Self { len: [1; 6], stride: [0; 6] };
-        for k in 0..s.rank {
-            let at = 6 - s.rank + k;
-            axes.len[at] = s.dims[s.axes[k]] as u64;
-            axes.stride[at] = strides[s.axes[k]];
-        }
-        axes
+    /// And how many there are.
+    fn new(s: &PermuteSpec) -> (Self, u32) {
+        let loops = Loops::new(s);
+        let outer = loops.len.iter().take_while(|&&len| len == 1).count();
+        let each = |sizes: [usize; 6]| sizes.map(|size| size as u64);
+        (Self { len: each(loops.len), stride: each(loops.stride) }, 6 - outer as u32)
     }
 }
 
@@ -75,9 +68,9 @@ impl<E: CudaReal> Layout for Cuda<E> {
     fn permute(&self, rows: usize, s: &PermuteSpec, x: View<'_, E>, y: ViewMut<'_, E>) {
         let sample = check_permute(rows, s, x.len(), y.len());
         let mut record = self.record();
-        let axes = Axes::new(s);
+        let (axes, rank) = Axes::new(s);
         let launch = record.launch(kernel("permute"), Grid::flat(y.len())).arg(Struct(&axes));
-        launch.arg(x).arg(&y).arg(rows).arg(sample).done();
+        launch.arg(rank).arg(x).arg(&y).arg(rows).arg(sample).done();
     }
 
     fn sinusoids(&self, s: &SinusoidSpec, y: ViewMut<'_, E>) {

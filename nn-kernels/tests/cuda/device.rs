@@ -331,3 +331,28 @@ fn many_lists_take_turns_among_the_graphs_that_are_kept() {
         }
     }
 }
+
+#[test]
+fn threads_share_a_device() {
+    let Some(d) = cuda::<f64>() else { return };
+    std::thread::scope(|scope| {
+        for seed in 1..4_u32 {
+            let d = d.clone();
+            scope.spawn(move || {
+                let mut x = d.alloc::<f64>(5000).unwrap();
+                let mut sum = d.alloc::<f64>(1).unwrap();
+                for round in 1..5 {
+                    let value = f64::from(seed * round);
+                    d.together(|| {
+                        d.fill(value, D::view_mut(&mut x));
+                        d.sum_of_squares(D::view(&x), D::view_mut(&mut sum));
+                    });
+                    let mut found = [0.0];
+                    d.download(D::view(&sum), &mut found);
+                    assert_eq!(found, [5000.0 * value * value]);
+                }
+            });
+        }
+    });
+    d.finish().unwrap();
+}

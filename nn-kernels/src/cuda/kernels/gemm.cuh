@@ -24,8 +24,10 @@ template <bool ALONG_K_> struct Strided {
 template <int ROWS_, int COLS_, int DEPTH_, int TALL_, int WIDE_> struct Tiles {
   static constexpr int ROWS = ROWS_, COLS = COLS_, DEPTH = DEPTH_, TALL = TALL_, WIDE = WIDE_;
   static constexpr int ACROSS = COLS / WIDE, THREADS = ROWS / TALL * ACROSS;
+  // Two blocks on a multiprocessor hide each other's waiting. In double precision they would not fit the registers.
+  static constexpr int BLOCKS = sizeof(real) == 4 ? 2 : 1;
 };
-// The numbers of threads are those of `linear.rs`.
+// The numbers of threads, rows and columns are those of `linear.rs`.
 using Large = Tiles<64, 64, 16, 4, 4>;
 using Small = Tiles<16, 64, 32, 1, 4>;
 
@@ -90,7 +92,7 @@ __device__ __forceinline__ void product(const A& a, const B& b, const Out& out, 
     // The next part comes from memory while this one is multiplied.
     a_stage.read(a, k + T::DEPTH, to);
     b_stage.read(b, k + T::DEPTH, to);
-#pragma unroll
+#pragma unroll 8
     for (int d = 0; d < T::DEPTH; d++) {
       real u[T::TALL], v[T::WIDE];
 #pragma unroll

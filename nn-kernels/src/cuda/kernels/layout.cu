@@ -16,21 +16,33 @@ extern "C" __global__ void broadcast_rows(const real* __restrict__ x, real* __re
 }
 NN_KERNEL(broadcast_rows)
 
-// The result's axes: how long each is, and how far its neighbours are apart in the input.
+// The result's axes: how long each is, and how far its neighbours are apart in the input. Only the last `rank` are used.
 struct Axes {
   long long len[6], stride[6];
 };
 
-extern "C" __global__ void permute(Axes axes, const real* __restrict__ x, real* __restrict__ y, long long samples,
-                                   long long sample) {
+// With places in a sample of type I.
+template <class I>
+__device__ __forceinline__ void permute_by(const Axes& axes, int rank, const real* x, real* y, long long samples,
+                                           long long sample) {
   NN_EACH(i, samples * sample) {
-    long long rest = i % sample, from = i / sample * sample;
-    for (int k = 5; k >= 0; k--) {
-      from += rest % axes.len[k] * axes.stride[k];
-      rest /= axes.len[k];
+    const real* from = x + i / sample * sample;
+    I rest = static_cast<I>(i % sample);
+    long long at = 0;
+    for (int k = 5; k >= 6 - rank; k--) {
+      I len = static_cast<I>(axes.len[k]), next = rest / len;
+      at += (rest - next * len) * axes.stride[k];
+      rest = next;
     }
-    y[i] = x[from];
+    y[i] = from[at];
   }
+}
+
+extern "C" __global__ void permute(Axes axes, int rank, const real* __restrict__ x, real* __restrict__ y,
+                                   long long samples, long long sample) {
+  // Divisions of 32 bits are several times as fast.
+  if (sample <= 0xffffffffll) permute_by<unsigned>(axes, rank, x, y, samples, sample);
+  else permute_by<unsigned long long>(axes, rank, x, y, samples, sample);
 }
 NN_KERNEL(permute)
 

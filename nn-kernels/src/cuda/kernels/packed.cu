@@ -63,7 +63,7 @@ __device__ __forceinline__ void run(const real* x, const B& b, const Output& out
 }
 
 // y = x·Wᵀ + bias.
-extern "C" __global__ void __launch_bounds__(Small::THREADS)
+extern "C" __global__ void __launch_bounds__(Small::THREADS, Small::BLOCKS)
     packed(int packing, const real* __restrict__ x, const unsigned char* __restrict__ w, const real* __restrict__ bias,
            real* __restrict__ y, long long rows, long long inputs, long long outputs) {
   run<Small>(x, ByOutput{{w, inputs, packing}}, Output{y, bias, outputs}, rows, inputs);
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(Small::THREADS)
 NN_KERNEL(packed)
 
 // dx = dy·W.
-extern "C" __global__ void __launch_bounds__(Small::THREADS)
+extern "C" __global__ void __launch_bounds__(Small::THREADS, Small::BLOCKS)
     packed_vjp(int packing, const real* __restrict__ dy, const unsigned char* __restrict__ w, real* __restrict__ dx,
                long long rows, long long inputs, long long outputs) {
   run<Small>(dy, ByInput{{w, inputs, packing}}, Output{dx, nullptr, inputs}, rows, outputs);

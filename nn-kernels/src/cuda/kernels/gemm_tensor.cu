@@ -26,8 +26,9 @@ template <bool ALONG> struct Part {
 template <bool ALONG> struct Copier {
   static constexpr int EACH = TILE * DEPTH / 4 / THREADS;
   using Part = ::Part<ALONG>;
-  const float* from[EACH];
-  long long step;
+  // The next of the thread's first four, and how far its other fours are apart.
+  const float* from;
+  long long apart, step;
   // How many numbers there are from the tile's first on: of rows or columns.
   int count;
   bool wide;
@@ -43,11 +44,12 @@ template <bool ALONG> struct Copier {
 
   __device__ __forceinline__ Copier(const float* x, long long outer, long long inner, long long first, long long extent,
                                     long long k)
-      : step(ALONG ? DEPTH : DEPTH * inner), count(static_cast<int>(min(extent - first, static_cast<long long>(TILE)))) {
+      : from(x + (first + row(0)) * outer + (k + term(0)) * inner),
+        apart(ALONG ? THREADS / (DEPTH / 4) * outer : THREADS / (TILE / 4) * inner),
+        step(ALONG ? DEPTH : DEPTH * inner),
+        count(static_cast<int>(min(extent - first, static_cast<long long>(TILE)))) {
     // Where a row or column, or the next term of all, starts at multiples of 16 bytes.
     wide = reinterpret_cast<unsigned long long>(x) % 16 == 0 && (ALONG ? outer : inner) % 4 == 0;
-#pragma unroll
-    for (int e = 0; e < EACH; e++) from[e] = x + (first + row(e)) * outer + (k + term(e)) * inner;
   }
 
   // Starts to copy the next step, of which so many terms are left. `base` is an address that may be read.
@@ -58,12 +60,12 @@ template <bool ALONG> struct Copier {
       float* at = to + Part::at(row(e), term(e));
       there = max(0, min(there, 4));
       if (wide) {
-        nn::cp_async16(at, there ? from[e] : base, 4 * there);
+        nn::cp_async16(at, there ? from + e * apart : base, 4 * there);
       } else {
-        for (int j = 0; j < 4; j++) nn::cp_async4(at + j, j < there ? from[e] + j : base, j < there ? 4 : 0);
+        for (int j = 0; j < 4; j++) nn::cp_async4(at + j, j < there ? from + e * apart + j : base, j < there ? 4 : 0);
       }
-      from[e] += step;
     }
+    from += step;
   }
 
   // Rounds what this thread copied.

@@ -17,6 +17,11 @@ fn load() -> Result<(), String> {
     Ok(())
 }
 
+/// Files whose kernels keep in registers all that they can: none of it may lie in memory instead.
+fn is_tight(file: &Compiled) -> bool {
+    ["attention.cu", "attention_tensor.cu", "gemm_tensor.cu"].contains(&file.file)
+}
+
 /// Kernels that are there for their use of tensor cores.
 fn is_for_tensor_cores(file: &Compiled, kernel: &str) -> bool {
     ["attention_tensor.cu", "gemm_tensor.cu"].contains(&file.file) && !kernel.ends_with("delta")
@@ -42,7 +47,7 @@ fn parts<'a>(text: &'a str, start: &'a str, end: char) -> impl Iterator<Item = (
 }
 
 /// Nothing is spilled, blocks fit a multiprocessor, and tensor cores are used where they are meant to be.
-fn check(file: &Compiled, arch: &str) {
+fn check(file: &Compiled, arch: &str, real: &str) {
     let Compiled { file: name, defines, log, ptx, cubin } = file;
     assert!(cubin.len() > 1000, "{name}");
     let mut kernels = 0;
@@ -61,21 +66,22 @@ fn check(file: &Compiled, arch: &str) {
         );
         assert!(shared <= 48 << 10, "{what}: {shared} bytes of shared memory");
         let spilled = number_before(log, " bytes spill stores") + number_before(log, " bytes spill loads");
-        assert!(spilled == 0 && number_before(log, " bytes stack frame") == 0, "{what}: {log}");
+        let kept = spilled + number_before(log, " bytes stack frame");
+        assert!(kept == 0 || !is_tight(file), "{what}: {log}");
         let products = ptx.matches("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32").count();
         assert!(products > 0 || !is_for_tensor_cores(file, kernel), "{what}: no product on tensor cores");
     }
     assert!(kernels > 0, "{name}: {log}");
     if let Some(disassembler) = std::env::var_os("NN_NVDISASM") {
-        check_machine_code(file, arch, &disassembler);
+        check_machine_code(file, arch, real, &disassembler);
     }
 }
 
 /// The same of the machine code, by NVIDIA's `nvdisasm`.
-fn check_machine_code(file: &Compiled, arch: &str, disassembler: &std::ffi::OsStr) {
+fn check_machine_code(file: &Compiled, arch: &str, real: &str, disassembler: &std::ffi::OsStr) {
     let head = file.defines.iter().map(|(name, value)| format!("-{name}{value}")).collect::<String>();
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = path.join(format!("{}{head}-{arch}-{}.cubin", file.file, file.cubin.len()));
+    let path = path.join(format!("{}{head}-{arch}-{real}.cubin", file.file));
     std::fs::write(&path, &file.cubin).unwrap();
     let output = std::process::Command::new(disassembler).arg("-c").arg(&path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -84,10 +90,8 @@ fn check_machine_code(file: &Compiled, arch: &str, disassembler: &std::ffi::OsSt
     for (kernel, code) in parts(&code, "\n.text.", ':') {
         let what = format!("{} {:?} {kernel} for {arch}", file.file, file.defines);
         assert!(code.contains("HMMA.1688.F32.TF32") || !is_for_tensor_cores(file, kernel), "{what}: no HMMA");
-        assert!(
-            !code.contains(" STL") && !code.contains(" LDL"),
-            "{what}: something is kept in local memory"
-        );
+        let local = code.contains(" STL") || code.contains(" LDL");
+        assert!(!local || !is_tight(file), "{what}: something is kept in local memory");
     }
 }
 
@@ -98,7 +102,7 @@ fn compiles(arch: &str, real: &str) {
         panic!("{error}");
     }
     match compile_all(arch, real) {
-        Ok(files) => files.iter().for_each(|file| check(file, arch)),
+        Ok(files) => files.iter().for_each(|file| check(file, arch, real)),
         Err(DeviceError::NoNvrtc) if std::env::var("NN_REQUIRE_NVRTC").as_deref() != Ok("1") => {
             eprintln!("skipped: no NVRTC");
         }

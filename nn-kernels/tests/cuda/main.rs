@@ -4,6 +4,7 @@ mod attention;
 mod conv;
 mod device;
 mod elementwise;
+mod gemm;
 mod layout;
 mod linear;
 mod loss;
@@ -74,12 +75,18 @@ impl<D: Device> Trial<D> {
         self.results.push((name.into(), values.into_iter().map(Into::into).collect()));
     }
 
-    /// Keeps a result of elements.
-    pub(crate) fn keep_elements(&mut self, name: impl Into<String>, buffer: &D::Buffer<D::Elem>) {
+    /// What elements are.
+    pub(crate) fn downloaded(&self, buffer: &D::Buffer<D::Elem>) -> Vec<f64> {
         let view = D::view(buffer);
         let mut values = vec![D::Elem::default(); D::len(view)];
         self.d.download(view, &mut values);
-        self.results.push((name.into(), values.into_iter().map(Float::to_f64).collect()));
+        values.into_iter().map(Float::to_f64).collect()
+    }
+
+    /// Keeps a result of elements.
+    pub(crate) fn keep_elements(&mut self, name: impl Into<String>, buffer: &D::Buffer<D::Elem>) {
+        let values = self.downloaded(buffer);
+        self.results.push((name.into(), values));
     }
 }
 

@@ -1,10 +1,11 @@
 use super::compile::File;
+use super::dnn::{self, Pass};
 use super::launch::{Grid, Kernel, Struct};
 use super::linear::{add_parts, splits};
 use super::memory::{View, ViewMut};
-use super::route::{ConvRoute, Tiles};
+use super::route::{ConvRoute, Form, Tiles};
 use super::sums::Channels;
-use super::{Cuda, CudaReal};
+use super::{Cuda, CudaReal, libraries};
 use crate::cpu::conv::check;
 use crate::ops::{Conv, Conv2dSpec};
 
@@ -25,6 +26,7 @@ impl ConvRoute {
         match self {
             Self::Gemm => "implicit gemm",
             Self::Direct => "direct",
+            Self::Library => "cudnn",
         }
     }
 }
@@ -77,9 +79,38 @@ impl Shape {
 }
 
 impl<E: CudaReal> Cuda<E> {
+    /// The way of kernels here.
     fn conv_route(&self, s: &Conv2dSpec) -> ConvRoute {
-        self.core.forced.conv.unwrap_or(ConvRoute::new(s))
+        match self.core.forced.conv {
+            None | Some(ConvRoute::Library) => ConvRoute::new(s),
+            Some(route) => route,
+        }
     }
+
+    /// Records one by cuDNN, if it is to have it and takes it. `x`, `w` and `y` are addresses, of their gradients where
+    /// these are wanted.
+    fn conv_by_library(&self, s: &Conv2dSpec, pass: Pass, [x, w, y]: [u64; 3]) -> bool {
+        let forced = match self.core.forced.conv {
+            None => false,
+            Some(ConvRoute::Library) => true,
+            Some(_) => return false,
+        };
+        if size_of::<E>() != 4 || !(forced || pays(s)) || !dnn::knows(s, [x, w, y]) {
+            return false;
+        }
+        let tf32 = self.form(None, &multiplications(s)) == Form::Tensor;
+        self.record().convolution(s, pass, tf32, [x, w, y], forced)
+    }
+}
+
+fn multiplications(s: &Conv2dSpec) -> [usize; 7] {
+    let [[height, width], [rows, columns]] = [s.output, s.kernel];
+    [s.batch, s.out_channels, height, width, s.in_channels / s.groups, rows, columns]
+}
+
+/// Whether cuDNN is to have a convolution: groups of few channels are not what its algorithms are made for.
+fn pays(s: &Conv2dSpec) -> bool {
+    ConvRoute::new(s) == ConvRoute::Gemm && libraries::pays(&multiplications(s))
 }
 
 impl<E: CudaReal> Conv for Cuda<E> {
@@ -97,12 +128,22 @@ impl<E: CudaReal> Conv for Cuda<E> {
         if y.len() == 0 {
             return;
         }
+        if self.conv_by_library(s, Pass::Forward, [x.address(), w.address(), y.address()]) {
+            if let Some(b) = b {
+                let images = s.batch * s.out_channels;
+                let area = s.output[0] * s.output[1];
+                let mut record = self.record();
+                let launch = record.launch(kernel("add_bias"), Grid::rows(images, Tiles::THREADS));
+                launch.arg(b).arg(&y).arg(images).arg(s.out_channels).arg(area).done();
+            }
+            return;
+        }
         let (rows, cols) = (s.out_channels / s.groups, s.batch * s.output[0] * s.output[1]);
         let tiles = Tiles::suiting(self.core.forced.tiles, rows, cols * s.groups);
         let (name, grid) = match (self.conv_route(s), tiles) {
             (ConvRoute::Direct, _) => ("direct", Grid::flat(y.len())),
-            (ConvRoute::Gemm, Tiles::Large) => ("large", Self::conv_grid(tiles, rows, cols, s.groups)),
-            (ConvRoute::Gemm, Tiles::Small) => ("small", Self::conv_grid(tiles, rows, cols, s.groups)),
+            (_, Tiles::Large) => ("large", Self::conv_grid(tiles, rows, cols, s.groups)),
+            (_, Tiles::Small) => ("small", Self::conv_grid(tiles, rows, cols, s.groups)),
         };
         let shape = Shape::new(s);
         self.record().launch(kernel(name), grid).arg(Struct(&shape)).arg(x).arg(w).arg(b).arg(&y).done();
@@ -136,7 +177,8 @@ impl<E: CudaReal> Conv for Cuda<E> {
     }
 
     fn conv2d_route(s: &Conv2dSpec) -> &'static str {
-        ConvRoute::new(s).name()
+        let library = size_of::<E>() == 4 && pays(s) && libraries::has_dnn();
+        if library { ConvRoute::Library } else { ConvRoute::new(s) }.name()
     }
 }
 
@@ -146,12 +188,15 @@ impl<E: CudaReal> Cuda<E> {
     }
 
     fn conv_dx(&self, s: &Conv2dSpec, w: View<'_, E>, dy: View<'_, E>, dx: &ViewMut<'_, E>) {
+        if self.conv_by_library(s, Pass::Data, [dx.address(), w.address(), dy.address()]) {
+            return;
+        }
         let (rows, cols) = (s.in_channels / s.groups, s.batch * s.input[0] * s.input[1]);
         let tiles = Tiles::suiting(self.core.forced.tiles, rows, cols * s.groups);
         // By the channels of x, which are the rows of this product.
         let direct = match self.core.forced.conv {
+            None | Some(ConvRoute::Library) => rows < CHANNELS,
             Some(route) => route == ConvRoute::Direct,
-            None => rows < CHANNELS,
         };
         let (name, grid) = match (direct, tiles) {
             (true, _) => ("direct_dx", Grid::flat(dx.len())),
@@ -163,6 +208,9 @@ impl<E: CudaReal> Cuda<E> {
     }
 
     fn conv_dw(&self, s: &Conv2dSpec, x: View<'_, E>, dy: View<'_, E>, dw: &ViewMut<'_, E>) {
+        if self.conv_by_library(s, Pass::Filter, [x.address(), dw.address(), dy.address()]) {
+            return;
+        }
         let shape = Shape::new(s);
         let mut record = self.record();
         if self.conv_route(s) == ConvRoute::Direct {

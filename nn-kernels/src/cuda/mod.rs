@@ -4,6 +4,8 @@
 //! for the GPU at hand when one of its kernels is first asked for; what it made is kept in memory and on disk. Shapes are
 //! arguments of kernels and not constants, so that a model compiles each file once.
 //!
+//! Large products and convolutions of `f32` go to NVIDIA's cuBLASLt and cuDNN where they are installed (`libraries`).
+//!
 //! Operations are recorded (`launch`) and submitted one by one, or as a whole by [`Memory::together`](crate::Memory::together):
 //! a list of launches that comes a second time is made a CUDA graph, and from then on replayed. Numbers that change from
 //! step to step, such as a learning rate, are no part of it: kernels read them from the device's memory.
@@ -17,8 +19,11 @@
 
 #![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
 
+mod blas;
 mod compile;
+mod dnn;
 mod launch;
+mod libraries;
 mod memory;
 mod route;
 mod sha256;
@@ -102,8 +107,8 @@ impl<E: CudaReal> Cuda<E> {
     /// The GPU of this number, from 0.
     ///
     /// # Errors
-    /// There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does not exist, or
-    /// the driver refuses.
+    /// There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does not exist or
+    /// takes a library that is not there, or the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self, DeviceError> {
         let forced = match std::env::var_os("NN_CUDA_ROUTE") {
             Some(routes) => Forced::parse(&routes.to_string_lossy())?,
@@ -128,7 +133,7 @@ impl<E: CudaReal> Cuda<E> {
         let shared = context.attribute(limit).map_err(&failed)?.try_into().unwrap_or(0);
         let name = context.name().map_err(&failed)?;
         let compiler = Compiler::new(format!("sm_{major}{minor}"), E::NAME, &name)?;
-        let core = Core::new(context, stream, compiler, forced, graphs)?;
+        let core = Core::new(context, stream, compiler, forced, graphs, size_of::<E>() == 4)?;
         let allowed = std::env::var_os("NN_CUDA_TF32").is_none_or(|value| value != "0");
         // Tensor cores of earlier GPUs know no TF32.
         let tf32 = allowed && major >= 8;
@@ -138,10 +143,12 @@ impl<E: CudaReal> Cuda<E> {
     /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For `linear`
     /// there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`, which agree within
     /// rounding. Products on tensor cores, of numbers rounded to TF32, are `tensor` for `linear` and `attention`, and
-    /// `plain` attention is in full precision. Several are separated by commas.
+    /// `plain` attention is in full precision. With
+    /// `library`, `linear` takes cuBLASLt and `conv2d` takes cuDNN, for `f32` of all sizes that these know. Several are
+    /// separated by commas.
     ///
     /// # Errors
-    /// There is no such route, or the driver refuses.
+    /// There is no such route or no such library, or the driver refuses.
     pub fn forcing(&self, routes: &str) -> Result<Self, DeviceError> {
         let graphs = self.core.graphs.load(Ordering::Relaxed);
         let forced = Self::with(self.core.context.ordinal(), Forced::parse(routes)?, graphs)?;

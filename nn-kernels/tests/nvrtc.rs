@@ -1,5 +1,8 @@
 //! Every file of kernels compiles for the GPUs that are meant, with the real NVRTC and without a GPU.
 
+use std::sync::OnceLock;
+
+use nn_kernels::DeviceError;
 use nn_kernels::cuda::compile_all;
 
 /// Loads the libraries in `NN_NVRTC_DIR`, where they are found again by their names. What they need comes first.
@@ -14,22 +17,37 @@ fn load() -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn kernels_compile_for_every_architecture_and_element_type() {
-    let required = std::env::var_os("NN_REQUIRE_NVRTC").is_some_and(|value| value == "1");
-    load().unwrap();
-    for arch in ["sm_80", "sm_90"] {
-        for real in ["float", "double"] {
-            match compile_all(arch, real) {
-                Ok(files) => {
-                    assert!(files.iter().all(|(_, bytes)| *bytes > 1000), "{files:?}");
-                }
-                Err(nn_kernels::DeviceError::NoNvrtc) if !required => {
-                    eprintln!("skipped: no NVRTC");
-                    return;
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
+/// For one architecture and element type each, so that they are compiled at the same time.
+fn compiles(arch: &str, real: &str) {
+    static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
+    if let Err(error) = LOADED.get_or_init(load) {
+        panic!("{error}");
     }
+    match compile_all(arch, real) {
+        Ok(files) => assert!(files.iter().all(|(_, bytes)| *bytes > 1000), "{files:?}"),
+        Err(DeviceError::NoNvrtc) if std::env::var("NN_REQUIRE_NVRTC").as_deref() != Ok("1") => {
+            eprintln!("skipped: no NVRTC");
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn kernels_compile_for_sm_80_in_single_precision() {
+    compiles("sm_80", "float");
+}
+
+#[test]
+fn kernels_compile_for_sm_80_in_double_precision() {
+    compiles("sm_80", "double");
+}
+
+#[test]
+fn kernels_compile_for_sm_90_in_single_precision() {
+    compiles("sm_90", "float");
+}
+
+#[test]
+fn kernels_compile_for_sm_90_in_double_precision() {
+    compiles("sm_90", "double");
 }

@@ -168,8 +168,8 @@ pub(super) fn is_present() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// Compiles every file of kernels, with each of its sets of constants, for an architecture such as `sm_90`, for elements `float` or `double`, and says how
-/// many bytes of machine code each gives.
+/// Compiles every file of kernels, with each of its sets of constants, for an architecture such as `sm_90`, for
+/// elements `float` or `double`, and says how many bytes of machine code each gives.
 ///
 /// # Errors
 /// There is no NVRTC, or a file does not compile.

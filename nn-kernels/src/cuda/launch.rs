@@ -286,7 +286,6 @@ impl List {
 
 /// A list that was made a graph.
 struct Graph {
-    hash: u64,
     list: List,
     graph: sys::CUgraphExec,
     /// When it was last used.
@@ -317,13 +316,14 @@ struct State {
     list: List,
     live: Vec<u64>,
     room: Room,
-    modules: HashMap<(File, Defines), Option<Module>>,
-    functions: HashMap<Kernel, Option<(Function, u32)>>,
+    modules: HashMap<(File, Defines), Result<Module, DeviceError>>,
+    /// Each with the dynamic shared memory that it may have.
+    functions: HashMap<Kernel, (Function, u32)>,
     graphs: Vec<Graph>,
     seen: VecDeque<u64>,
     /// Counts submissions.
     time: u64,
-    /// What graphs were replayed.
+    /// Counts graphs that were replayed.
     replays: u64,
     scratch: (u64, usize),
     libraries: Libraries,
@@ -411,6 +411,13 @@ impl Core {
 
     /// Zeroed memory.
     pub(super) fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
+        // So that no thread is making a graph of what comes on the stream.
+        let _state = self.lock();
+        self.alloc_locked(bytes)
+    }
+
+    /// The same, by whoever has the lock.
+    fn alloc_locked(&self, bytes: usize) -> Result<u64, DeviceError> {
         if bytes == 0 {
             return Ok(0);
         }
@@ -435,8 +442,8 @@ impl Core {
             self.submit(&mut state);
             self.note(&mut state, "freeing memory", || {
                 self.stream.synchronize()?;
-                // SAFETY: it was allocated by `alloc`, nothing that was submitted is left undone, and whoever calls this
-                // gives it up.
+                // SAFETY: it was allocated by `alloc`, nothing that was submitted is left undone, and whoever calls
+                // this gives it up.
                 unsafe { result::free_sync(at) }
             });
         }
@@ -497,14 +504,15 @@ impl Core {
                 if !self.graphs.load(Ordering::Relaxed) || list.commands.len() < WORTH {
                     return list.launch(stream, &mut room.0, libraries);
                 }
-                let hash = list.digest();
-                if let Some(known) = graphs.iter_mut().find(|known| known.hash == hash && known.list == *list)
-                {
+                if let Some(known) = graphs.iter_mut().find(|known| known.list == *list) {
                     known.used = *time;
                     *replays += 1;
                     // SAFETY: the graph and the stream exist; for its launches see `List::launch`.
                     return unsafe { result::graph::launch(known.graph, stream) }.map_err(&failed);
                 }
+                // Only lists without a graph are hashed, which takes longer than to compare them. Where two that differ
+                // hash alike, the second is made a graph somewhat early.
+                let hash = list.digest();
                 if !seen.contains(&hash) {
                     if seen.len() == SEEN {
                         seen.pop_front();
@@ -518,7 +526,7 @@ impl Core {
                 {
                     graphs.swap_remove(oldest);
                 }
-                graphs.push(Graph { hash, list: list.clone(), graph, used: *time });
+                graphs.push(Graph { list: list.clone(), graph, used: *time });
                 // SAFETY: as above.
                 unsafe { result::graph::launch(graph, stream) }.map_err(&failed)
             });
@@ -530,36 +538,33 @@ impl Core {
         state.live.clear();
     }
 
-    /// The kernel's handle and how much dynamic shared memory it may have, or none if it does not compile.
+    /// The kernel's handle and how much dynamic shared memory it may have, or none if it does not compile: that is kept
+    /// as an error each time.
     fn function(&self, state: &mut State, kernel: Kernel) -> Option<(Function, u32)> {
         if let Some(known) = state.functions.get(&kernel) {
-            return *known;
+            return Some(*known);
         }
-        let module = match state.modules.get(&(kernel.file, kernel.defines)) {
-            Some(module) => module.as_ref().map(|module| module.0),
-            None => {
-                let loaded = self.load(kernel.file, kernel.defines).map_err(|error| {
-                    state.error.get_or_insert(error);
-                });
-                let handle = loaded.as_ref().ok().map(|module| module.0);
-                state.modules.insert((kernel.file, kernel.defines), loaded.ok());
-                handle
+        let modules = state.modules.entry((kernel.file, kernel.defines));
+        let module = modules.or_insert_with(|| self.load(kernel.file, kernel.defines));
+        let found = match module {
+            Err(error) => Err(error.clone()),
+            Ok(module) => {
+                let name = CString::new(kernel.name).expect("a name without a NUL");
+                // SAFETY: the module stays loaded.
+                let found = unsafe { result::module::get_function(module.0, name) };
+                found.map_err(driver(&format!("looking for the kernel {}", kernel.name)))
             }
         };
-        let function = module.and_then(|module| {
-            let name = CString::new(kernel.name).ok()?;
-            // SAFETY: the module stays loaded.
-            let found = unsafe { result::module::get_function(module, name) };
-            found
-                .map_err(|error| {
-                    let doing = format!("looking for the kernel {}", kernel.name);
-                    state.error.get_or_insert_with(|| driver(&doing)(error));
-                })
-                .ok()
-        });
-        let function = function.map(|function| (Function(function), SHARED));
-        state.functions.insert(kernel, function);
-        function
+        match found {
+            Ok(function) => {
+                state.functions.insert(kernel, (Function(function), SHARED));
+                Some((Function(function), SHARED))
+            }
+            Err(error) => {
+                state.error.get_or_insert(error);
+                None
+            }
+        }
     }
 
     fn load(&self, file: File, defines: Defines) -> Result<Module, DeviceError> {
@@ -577,8 +582,8 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // SAFETY: nobody has the device any more, so nothing is recorded or submitted; what runs is waited for. The memory
-        // is the device's own. There is nothing to do about an error.
+        // SAFETY: nobody has the device any more, so nothing is recorded or submitted; what runs is waited for. The
+        // memory is the device's own. There is nothing to do about an error.
         let _ = self.context.bind_to_thread().and_then(|()| self.stream.synchronize());
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.graphs.clear();
@@ -589,7 +594,7 @@ impl Drop for Core {
                 let _ = unsafe { result::free_sync(at) };
             }
         }
-        for module in state.modules.drain().filter_map(|(_, module)| module) {
+        for module in state.modules.drain().filter_map(|(_, module)| module.ok()) {
             // SAFETY: its kernels are done, and nobody can launch one any more.
             let _ = unsafe { result::module::unload(module.0) };
         }
@@ -635,12 +640,12 @@ impl<'c> Record<'c> {
         }
         self.core.submit(&mut self.state);
         let larger = bytes.next_power_of_two();
-        match self.core.alloc(larger) {
+        match self.core.alloc_locked(larger) {
             Ok(new) => {
                 self.core.note(&mut self.state, "freeing memory", || {
                     self.core.stream.synchronize()?;
-                    // SAFETY: no launch that was recorded with it is left undone; a graph that knows it is replayed only if
-                    // a list names the same address again.
+                    // SAFETY: no launch that was recorded with it is left undone; a graph that knows it is replayed
+                    // only if a list names the same address again.
                     if at != 0 { unsafe { result::free_sync(at) } } else { Ok(()) }
                 });
                 self.state.scratch = (new, larger);
@@ -780,7 +785,7 @@ impl Launch<'_, '_> {
                 result::function::set_function_attribute(function.0, attribute, grid.shared as i32)
             };
             core.note(state, "asking for shared memory", allow);
-            state.functions.insert(kernel, Some((function, grid.shared)));
+            state.functions.insert(kernel, (function, grid.shared));
         }
         let arguments = state.list.starts.len() as u32;
         let Grid { blocks, threads, shared } = grid;

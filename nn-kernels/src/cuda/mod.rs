@@ -1,17 +1,24 @@
 //! NVIDIA's GPUs.
 //!
-//! Each file holds the operations of one family, and its kernels are in `kernels/`, in CUDA C++. NVRTC compiles a file
-//! for the GPU at hand when one of its kernels is first asked for; what it made is kept in memory and on disk. Shapes are
-//! arguments of kernels and not constants, so that a model compiles each file once.
+//! Each file holds the operations of one family, and its kernels are in `kernels/`, in CUDA C++. NVRTC compiles a
+//! file for the GPU at hand when one of its kernels is first asked for; what it made is kept in memory and on disk.
+//! Shapes are arguments of kernels and not constants, so that a model compiles each file once.
 //!
 //! Large products and convolutions of `f32` go to NVIDIA's cuBLASLt and cuDNN where they are installed (`libraries`).
 //!
-//! Operations are recorded (`launch`) and submitted one by one, or as a whole by [`Memory::together`](crate::Memory::together):
-//! a list of launches that comes a second time is made a CUDA graph, and from then on replayed. Numbers that change from
-//! step to step, such as a learning rate, are no part of it: kernels read them from the device's memory.
+//! Operations are recorded (`launch`) and submitted one by one, or as a whole by
+//! [`Memory::together`](crate::Memory::together): a list of launches that comes a second time is made a CUDA graph,
+//! and from then on replayed. Numbers that change from step to step, such as a learning rate, are no part of it:
+//! kernels read them from the device's memory.
 //!
-//! All sums are in an order that depends on sizes alone, and there are no atomic additions: the same call gives the same
-//! bits.
+//! All sums are in an order that depends on sizes alone, and there are no atomic additions: the same call gives the
+//! same bits. In a library's product the order may also depend on how operands are aligned.
+//!
+//! A new kernel is a function in a `.cu` file, followed by `NN_KERNEL(name)`; the file is named in `compile`'s list,
+//! with the sets of constants that it is compiled with. An operation checks sizes as the CPU does, and then records:
+//! `self.record().launch(Kernel::new(File::Norm, "softmax"), grid).arg(x).arg(&y).done()`, with the kernel's
+//! parameters in their order. What one launch hands to the next lies in `Record::scratch`; what changes from step to
+//! step is a `Live` argument.
 //!
 //! Variables: `NN_CUDA_DEVICE`, the GPU that [`Open::open`] takes; `NN_CUDA_GRAPH=0`, no graphs; `NN_CUDA_CACHE`, the
 //! folder that compiled kernels are kept in; `NN_CUDA_TF32=0`, products as [`Cuda::full_precision`] has them;
@@ -64,8 +71,8 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// The element types of [`Cuda`]: `f32`, and `f64` for arithmetic that is to be held against another device's. No others
-/// can be added from outside.
+/// The element types of [`Cuda`]: `f32`, and `f64` for arithmetic that is to be held against another device's. No
+/// others can be added from outside.
 pub trait CudaReal: Float + sealed::Sealed {
     /// Its name in kernels.
     #[doc(hidden)]
@@ -81,6 +88,9 @@ impl CudaReal for f64 {
 }
 
 /// An NVIDIA GPU, computing with elements `E`: `f32` or `f64`. Clones are handles of the same one.
+///
+/// Memory belongs to the handle that allocated it and to its clones: others work beside it, and do not wait for what
+/// is still being written.
 pub struct Cuda<E> {
     core: Arc<Core>,
     /// Whether products of `f32` may be of numbers rounded to TF32.
@@ -107,8 +117,8 @@ impl<E: CudaReal> Cuda<E> {
     /// The GPU of this number, from 0.
     ///
     /// # Errors
-    /// There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does not exist or
-    /// takes a library that is not there, or the driver refuses.
+    /// There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does not exist
+    /// or takes a library that is not there, or the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self, DeviceError> {
         let forced = match std::env::var_os("NN_CUDA_ROUTE") {
             Some(routes) => Forced::parse(&routes.to_string_lossy())?,
@@ -159,7 +169,8 @@ impl<E: CudaReal> Cuda<E> {
     ///
     /// Otherwise tensor cores compute large products of `f32`, those of more than 2²⁴ multiplications: factors are rounded
     /// to the 11 significant bits of TF32, and sums are of `f32`. Then the bits of an output also depend on whether the call
-    /// that computes it counts as large, and so on how many rows or queries are in it.
+    /// that computes it counts as large, and so on how many rows or queries are in it. So it is, in any precision, with
+    /// what cuBLASLt computes, whose algorithm is that for all sizes of a call.
     #[must_use]
     pub fn full_precision(self) -> Self {
         Self { tf32: false, ..self }

@@ -137,6 +137,7 @@ impl<E: CudaReal> Step<E> {
 fn a_replayed_graph_sees_new_learning_rates_steps_and_random_numbers() {
     let Some(d) = cuda::<f32>() else { return };
     let eager = cuda::<f32>().unwrap();
+    d.use_graphs(true);
     eager.use_graphs(false);
     let (mut replayed, mut launched) = (Step::new(&d), Step::new(&eager));
     for step in 1..=6 {
@@ -314,6 +315,34 @@ fn forms_of_tiles_give_the_same_bits_and_routes_of_convolutions_the_same_numbers
 }
 
 #[test]
+fn a_rows_bits_do_not_depend_on_the_rows_beside_it() {
+    // Without a library's route, if one was forced: its algorithm is that for all rows together.
+    let Some(d) = cuda::<f32>().map(|d| d.forcing("").unwrap()) else { return };
+    type D = Cuda<f32>;
+    let upload = |seed, len| {
+        let values: Vec<f32> = crate::random(seed, len).iter().map(|x| *x as f32).collect();
+        let mut buffer = d.alloc(len).unwrap();
+        d.upload(&values, D::view_mut(&mut buffer));
+        buffer
+    };
+    const ROWS: usize = 40;
+    let (x, w, b) = (upload(1, ROWS * 300), upload(2, 300 * 70), upload(3, 70));
+    let run = |first: usize, rows| {
+        let s = LinearSpec { rows, inputs: 300, outputs: 70, act: Unary::Gelu, transposed: false };
+        let (rest, mut y) = (D::split(D::view(&x), first * 300).1, d.alloc(rows * 70).unwrap());
+        let x = D::split(rest, rows * 300).0;
+        d.linear(&s, x, D::view(&w), Some(D::view(&b)), D::view_mut(&mut y));
+        let mut values = vec![0.0_f32; rows * 70];
+        d.download(D::view(&y), &mut values);
+        values
+    };
+    let all = run(0, ROWS);
+    for (first, rows) in [(0, 1), (39, 1), (3, 17), (5, 33)] {
+        assert!(run(first, rows) == all[first * 70..(first + rows) * 70], "{rows} rows from {first} on");
+    }
+}
+
+#[test]
 fn many_lists_take_turns_among_the_graphs_that_are_kept() {
     let Some(d) = cuda::<f64>() else { return };
     let mut one = d.alloc::<f64>(5).unwrap();
@@ -330,6 +359,20 @@ fn many_lists_take_turns_among_the_graphs_that_are_kept() {
             assert_eq!(values, [f64::from(2 * (round + 1)); 5]);
         }
     }
+}
+
+#[test]
+fn an_impossible_size_is_an_error_and_nothing_is_a_buffer_too() {
+    let Some(d) = cuda::<f64>() else { return };
+    let impossible = |len| d.alloc::<f64>(len).map(|buffer| D::len(D::view(&buffer)));
+    assert_eq!(impossible(usize::MAX / 4), Err(DeviceError::OutOfMemory { bytes: usize::MAX }));
+    assert_eq!(impossible(1 << 50), Err(DeviceError::OutOfMemory { bytes: 1 << 53 }));
+    assert_eq!(impossible(0), Ok(0));
+    let mut nothing = d.alloc::<f64>(0).unwrap();
+    d.upload(&[], D::view_mut(&mut nothing));
+    d.fill(1.0, D::view_mut(&mut nothing));
+    d.download(D::view(&nothing), &mut []);
+    d.finish().unwrap();
 }
 
 #[test]

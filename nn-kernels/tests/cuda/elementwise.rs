@@ -47,12 +47,15 @@ cases! {
     }
 
     two_operands_and_their_gradients within 1e-6 |t| {
-        for (f, n) in [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div].into_iter().flat_map(|f| [(f, 1), (f, 300)]) {
+        let all = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div];
+        for (f, n) in all.into_iter().flat_map(|f| [(f, 1), (f, 300)]) {
             let b: Vec<f64> = crate::random(2, n).iter().map(|b| b + 2.0).collect();
             let (a, b, dy) = (t.random(1, n), t.values(&b), t.random(3, n));
             let (mut y, mut da, mut db) = (t.room(n), t.room(n), t.room(n));
             t.d.binary(f, D::view(&a), D::view(&b), D::view_mut(&mut y));
-            t.d.binary_vjp(f, D::view(&a), D::view(&b), D::view(&dy), Some(D::view_mut(&mut da)), Some(D::view_mut(&mut db)));
+            t.d.binary_vjp(
+                f, D::view(&a), D::view(&b), D::view(&dy), Some(D::view_mut(&mut da)), Some(D::view_mut(&mut db)),
+            );
             for (name, buffer) in [("y", &y), ("da", &da), ("db", &db)] {
                 t.keep_elements(format!("{f:?} {name}"), buffer);
             }

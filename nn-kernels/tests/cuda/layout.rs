@@ -36,7 +36,8 @@ cases! {
 
     positions_turn_pairs within 1e-6 |t| {
         for (interleaved, inverse) in [(false, false), (true, false), (false, true)] {
-            for (rows, seq, offset, heads, dim, rotary) in [(1, 1, 0, 1, 2, 2), (6, 3, 5, 2, 8, 8), (4, 4, 0, 3, 7, 4)] {
+            let shapes = [(1, 1, 0, 1, 2, 2), (6, 3, 5, 2, 8, 8), (4, 4, 0, 3, 7, 4)];
+            for (rows, seq, offset, heads, dim, rotary) in shapes {
                 let s = RopeSpec { rows, seq, offset, heads, dim, rotary, theta: 1e4, interleaved };
                 let n = rows * heads * dim;
                 let (x, mut y) = (t.random(1, n), t.room(n));

@@ -11,7 +11,8 @@ extern "C" __global__ void unary_in_place(Function f, real* __restrict__ y, long
 NN_KERNEL(unary_in_place)
 
 // dy and dx may be the same.
-extern "C" __global__ void unary_vjp(Function f, const real* __restrict__ known, const real* dy, real* dx, long long n) {
+extern "C" __global__ void unary_vjp(Function f, const real* __restrict__ known, const real* dy, real* dx,
+                                     long long n) {
   NN_EACH(i, n) dx[i] = pull(f, known[i], dy[i]);
 }
 NN_KERNEL(unary_vjp)
@@ -31,7 +32,8 @@ extern "C" __global__ void binary(int code, const real* a, const real* b, real* 
 NN_KERNEL(binary)
 
 // db = −a·dy / b².
-extern "C" __global__ void divisor_vjp(const real* a, const real* b, const real* dy, real* __restrict__ db, long long n) {
+extern "C" __global__ void divisor_vjp(const real* a, const real* b, const real* dy, real* __restrict__ db,
+                                       long long n) {
   NN_EACH(i, n) db[i] = -(dy[i] * (a[i] / b[i])) / b[i];
 }
 NN_KERNEL(divisor_vjp)

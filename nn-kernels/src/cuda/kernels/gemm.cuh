@@ -1,9 +1,9 @@
-// A tiled matrix product in full precision. Factors are read through loaders, so that a factor may lie transposed, packed
-// in fewer bits, or as the patches of an image.
+// A tiled matrix product in full precision. Factors are read through loaders, so that a factor may lie transposed,
+// packed in fewer bits, or as the patches of an image.
 //
-// A loader has a `Place`, what it knows of a row of the left factor or a column of the right one; `place(i)` makes it, and
-// `get(place, k)` is the factor's value there. `ALONG_K` says that neighbours in k are neighbours in memory, so that
-// neighbouring threads read them.
+// A loader has a `Place`, what it knows of a row of the left factor or a column of the right one; `place(i)` makes
+// it, and `get(place, k)` is the factor's value there. `ALONG_K` says that neighbours in k are neighbours in memory, so
+// that neighbouring threads read them.
 //
 // Each output is summed in the order of k, in runs of 256 terms: neither the form of the tiles nor the number of rows
 // changes a bit of it.

@@ -16,7 +16,8 @@ extern "C" __global__ void broadcast_rows(const real* __restrict__ x, real* __re
 }
 NN_KERNEL(broadcast_rows)
 
-// The result's axes: how long each is, and how far its neighbours are apart in the input. Only the last `rank` are used.
+// The result's axes: how long each is, and how far its neighbours are apart in the input. Only the last `rank` are
+// used.
 struct Axes {
   long long len[6], stride[6];
 };

@@ -4,7 +4,8 @@
 #define NN_EACH_ROW(row, rows) for (long long row = blockIdx.x; row < (rows); row += gridDim.x)
 #define NN_EACH_COLUMN(i, cols) for (long long i = threadIdx.x; i < (cols); i += blockDim.x)
 
-// y = (x − centre)·scale·γ + β, where the centre is the mean, or 0. `stats` gets the mean, if there is one, and the scale.
+// y = (x − centre)·scale·γ + β, where the centre is the mean, or 0. `stats` gets the mean, if there is one, and the
+// scale.
 extern "C" __global__ void normalise(int centred, double eps, const real* __restrict__ x,
                                      const real* __restrict__ gamma, const real* __restrict__ beta,
                                      real* __restrict__ y, real* __restrict__ stats, long long rows, long long cols) {
@@ -36,8 +37,8 @@ extern "C" __global__ void normalise(int centred, double eps, const real* __rest
 }
 NN_KERNEL(normalise)
 
-// dx = scale·(dy·γ − shift − (x − centre)·pull). `low`, where the centre is the mean, gets what the mean lacks because it
-// was rounded.
+// dx = scale·(dy·γ − shift − (x − centre)·pull). `low`, where the centre is the mean, gets what the mean lacks
+// because it was rounded.
 extern "C" __global__ void normalise_vjp(int centred, const real* __restrict__ x, const real* __restrict__ gamma,
                                          const real* __restrict__ stats, const real* __restrict__ dy,
                                          real* __restrict__ dx, double* __restrict__ low, long long rows,

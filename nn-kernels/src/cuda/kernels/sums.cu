@@ -1,5 +1,5 @@
-// Sums over rows or over channels' values, in two steps of a fixed order: first parts of them, in double precision, then
-// the parts.
+// Sums over rows or over channels' values, in two steps of a fixed order: first parts of them, in double precision,
+// then the parts.
 #include "common.cuh"
 
 enum Term { PLAIN, SQUARE, GRADIENT, LAYER_NORM, RMS_NORM };

@@ -19,8 +19,8 @@ NN_KERNEL(gather)
 
 constexpr unsigned NONE = 0xffffffffu;
 
-// For each id where the same one comes next, and in `head` whether it comes for the first time: a warp looks forward and
-// back from one of them, 32 at a time.
+// For each id where the same one comes next, and in `head` whether it comes for the first time: a warp looks forward
+// and back from one of them, 32 at a time.
 extern "C" __global__ void links(const unsigned* __restrict__ ids, unsigned* __restrict__ next,
                                  unsigned* __restrict__ head, long long n) {
   const long long lane = nn::lane(), warps = stride() / 32;

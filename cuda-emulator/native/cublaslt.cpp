@@ -1,7 +1,7 @@
 // A stand-in for libcublasLt: products of single precision, by what NVIDIA's documentation says of the calls.
 //
-// Attributes that are not set have the documented defaults; what is not known here is NOT_SUPPORTED. The heuristic names an
-// algorithm that adds parts of sums in place first, where it may: two runs of that one differ.
+// Attributes that are not set have the documented defaults; what is not known here is NOT_SUPPORTED. The heuristic
+// names an algorithm that adds parts of sums in place first, where it may: two runs of that one differ.
 #include "libraries.h"
 
 #include <algorithm>
@@ -198,9 +198,11 @@ API Status cublasLtMatmul(void*, void* product, const float* alpha, const float*
     auto rounded = [&](float x) { return p.compute == COMPUTE_32F_FAST_TF32 ? nn_emu::to_tf32(x) : x; };
     std::vector<float> left(s.m * s.k), right(s.k * s.n);
     for (uint64_t i = 0; i < s.m; i++)
-      for (uint64_t t = 0; t < s.k; t++) left[i * s.k + t] = rounded(p.transa ? a[i * la.stride + t] : a[t * la.stride + i]);
+      for (uint64_t t = 0; t < s.k; t++)
+        left[i * s.k + t] = rounded(p.transa ? a[i * la.stride + t] : a[t * la.stride + i]);
     for (uint64_t j = 0; j < s.n; j++)
-      for (uint64_t t = 0; t < s.k; t++) right[j * s.k + t] = rounded(p.transb ? b[t * lb.stride + j] : b[j * lb.stride + t]);
+      for (uint64_t t = 0; t < s.k; t++)
+        right[j * s.k + t] = rounded(p.transb ? b[t * lb.stride + j] : b[j * lb.stride + t]);
     auto part = [&](uint64_t i, uint64_t j, uint64_t split) {
       // Eight sums side by side, which the compiler makes vectors of.
       float sums[8] = {}, sum = 0;

@@ -1,8 +1,8 @@
-// A stand-in for libcudnn: convolutions of single precision with channels first, by what NVIDIA's documentation says of the
-// calls.
+// A stand-in for libcudnn: convolutions of single precision with channels first, by what NVIDIA's documentation says
+// of the calls.
 //
-// What is not known here is NOT_SUPPORTED. The heuristics name algorithms in the order in which a GPU may: first such that
-// take too much memory, round to half precision or add in any order, as documented for each of them.
+// What is not known here is NOT_SUPPORTED. The heuristics name algorithms in the order in which a GPU may: first such
+// that take too much memory, round to half precision or add in any order, as documented for each of them.
 #include "libraries.h"
 
 #include <algorithm>
@@ -57,7 +57,9 @@ size_t workspace(Kind kind, int algorithm) {
   switch (kind) {
     case FORWARD: return algorithm == 4 ? TOO_MUCH : algorithm == 1 ? SOME : algorithm == 0 ? 0 : UNKNOWN;
     case DATA: return algorithm == 2 ? TOO_MUCH : algorithm == 1 ? SOME : algorithm == 0 ? 0 : UNKNOWN;
-    case FILTER: return algorithm == 2 ? TOO_MUCH : algorithm == 1 ? SOME : algorithm == 0 || algorithm == 3 ? 0 : UNKNOWN;
+    case FILTER:
+      if (algorithm == 0 || algorithm == 3) return 0;
+      return algorithm == 2 ? TOO_MUCH : algorithm == 1 ? SOME : UNKNOWN;
   }
   return UNKNOWN;
 }
@@ -110,7 +112,8 @@ Status needed(Kind kind, const Tensor& x, const Tensor& w, const Convolution& co
 }
 
 // Calls `each(xi, wi, yi)` for all products that there are, in an order that leaves the terms of each sum in order.
-template <class F> void each_product(const Tensor& x, const Tensor& w, const Convolution& conv, const Tensor& y, F each) {
+template <class F>
+void each_product(const Tensor& x, const Tensor& w, const Convolution& conv, const Tensor& y, F each) {
   int64_t outputs = w.n / conv.groups;
   for (int64_t n = 0; n < y.n; n++)
     for (int64_t k = 0; k < y.c; k++)

@@ -125,8 +125,8 @@ pub fn install_libraries() -> Result<(), Missing> {
     ANSWER.get_or_init(|| install().and_then(|()| install_libraries_once())).clone()
 }
 
-/// For tests: how often this process called a function of the stand-ins for libraries that computes something or asks for
-/// an algorithm, such as `cublasLtMatmul`. None if there is no emulator in it.
+/// For tests: how often this process called a function of the stand-ins for libraries that computes something or asks
+/// for an algorithm, such as `cublasLtMatmul`. None if there is no emulator in it.
 pub fn calls(function: &str) -> Option<u64> {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     return build::calls(function);

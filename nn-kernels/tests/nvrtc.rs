@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use nn_kernels::DeviceError;
-use nn_kernels::cuda::compile_all;
+use nn_kernels::cuda::{Compiled, compile_all};
 
 /// Loads the libraries in `NN_NVRTC_DIR`, where they are found again by their names. What they need comes first.
 fn load() -> Result<(), String> {
@@ -17,6 +17,84 @@ fn load() -> Result<(), String> {
     Ok(())
 }
 
+/// Files whose kernels keep in registers all that they can: none of it may lie in memory instead.
+fn is_tight(file: &Compiled) -> bool {
+    ["attention.cu", "attention_tensor.cu", "gemm_tensor.cu"].contains(&file.file)
+}
+
+/// Kernels that are there for their use of tensor cores.
+fn is_for_tensor_cores(file: &Compiled, kernel: &str) -> bool {
+    ["attention_tensor.cu", "gemm_tensor.cu"].contains(&file.file) && !kernel.ends_with("delta")
+}
+
+/// The number right before a word, or 0.
+fn number_before(text: &str, word: &str) -> usize {
+    let before = text.find(word).map_or("", |at| text[..at].trim_end());
+    let digits = before.len() - before.bytes().rev().take_while(u8::is_ascii_digit).count();
+    before[digits..].parse().unwrap_or(0)
+}
+
+/// The number right after a word, if that is there.
+fn number_after(text: &str, word: &str) -> Option<usize> {
+    let after = text[text.find(word)? + word.len()..].trim_start();
+    let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+    after[..digits].parse().ok()
+}
+
+/// A text's parts from `start` on, each with the name that follows it up to `end`.
+fn parts<'a>(text: &'a str, start: &'a str, end: char) -> impl Iterator<Item = (&'a str, &'a str)> {
+    text.split(start).skip(1).filter_map(move |part| part.split_once(end))
+}
+
+/// Nothing is spilled, blocks fit a multiprocessor, and tensor cores are used where they are meant to be.
+fn check(file: &Compiled, arch: &str, real: &str) {
+    let Compiled { file: name, defines, log, ptx, cubin } = file;
+    assert!(cubin.len() > 1000, "{name}");
+    let mut kernels = 0;
+    for (kernel, log) in parts(log, "Compiling entry function '", '\'') {
+        let what = format!("{name} {defines:?} {kernel} for {arch}");
+        kernels += 1;
+        let (_, ptx) = parts(ptx, ".visible .entry ", '(').find(|(name, _)| *name == kernel).expect(&what);
+        let threads = number_after(ptx, ".maxntid").unwrap_or(256);
+        let blocks = number_after(ptx, ".minnctapersm").unwrap_or(1);
+        let (registers, shared) = (number_before(log, " registers"), number_before(log, " bytes smem"));
+        assert!(registers > 0, "{what}: {log}");
+        // Registers are given out in eights.
+        assert!(
+            registers.next_multiple_of(8) * threads * blocks <= 1 << 16,
+            "{what}: {registers} of {threads} threads"
+        );
+        assert!(shared <= 48 << 10, "{what}: {shared} bytes of shared memory");
+        let spilled = number_before(log, " bytes spill stores") + number_before(log, " bytes spill loads");
+        let kept = spilled + number_before(log, " bytes stack frame");
+        assert!(kept == 0 || !is_tight(file), "{what}: {log}");
+        let products = ptx.matches("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32").count();
+        assert!(products > 0 || !is_for_tensor_cores(file, kernel), "{what}: no product on tensor cores");
+    }
+    assert!(kernels > 0, "{name}: {log}");
+    if let Some(disassembler) = std::env::var_os("NN_NVDISASM") {
+        check_machine_code(file, arch, real, &disassembler);
+    }
+}
+
+/// The same of the machine code, by NVIDIA's `nvdisasm`.
+fn check_machine_code(file: &Compiled, arch: &str, real: &str, disassembler: &std::ffi::OsStr) {
+    let head = file.defines.iter().map(|(name, value)| format!("-{name}{value}")).collect::<String>();
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = path.join(format!("{}{head}-{arch}-{real}.cubin", file.file));
+    std::fs::write(&path, &file.cubin).unwrap();
+    let output = std::process::Command::new(disassembler).arg("-c").arg(&path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::remove_file(&path).unwrap();
+    let code = String::from_utf8_lossy(&output.stdout);
+    for (kernel, code) in parts(&code, "\n.text.", ':') {
+        let what = format!("{} {:?} {kernel} for {arch}", file.file, file.defines);
+        assert!(code.contains("HMMA.1688.F32.TF32") || !is_for_tensor_cores(file, kernel), "{what}: no HMMA");
+        let local = code.contains(" STL") || code.contains(" LDL");
+        assert!(!local || !is_tight(file), "{what}: something is kept in local memory");
+    }
+}
+
 /// For one architecture and element type each, so that they are compiled at the same time.
 fn compiles(arch: &str, real: &str) {
     static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
@@ -24,7 +102,7 @@ fn compiles(arch: &str, real: &str) {
         panic!("{error}");
     }
     match compile_all(arch, real) {
-        Ok(files) => assert!(files.iter().all(|(_, bytes)| *bytes > 1000), "{files:?}"),
+        Ok(files) => files.iter().for_each(|file| check(file, arch, real)),
         Err(DeviceError::NoNvrtc) if std::env::var("NN_REQUIRE_NVRTC").as_deref() != Ok("1") => {
             eprintln!("skipped: no NVRTC");
         }

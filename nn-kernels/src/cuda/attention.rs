@@ -22,6 +22,12 @@ fn tensor_kernel(name: &'static str, head: Head) -> Kernel {
 }
 
 /// How many values of a head a block has: a constant of its kernel, as they are in registers.
+pub(super) const HEADS: [Defines; 5] =
+    [&[("HEAD", 16)], &[("HEAD", 32)], &[("HEAD", 64)], &[("HEAD", 128)], &[("HEAD", 256)]];
+/// Those of heads that tensor cores are used for, which must have just as many.
+pub(super) const TENSOR_HEADS: [Defines; 3] = [HEADS[1], HEADS[2], HEADS[3]];
+
+/// One of [`HEADS`].
 #[derive(Debug, Clone, Copy)]
 struct Head {
     values: usize,
@@ -29,18 +35,14 @@ struct Head {
 }
 
 impl Head {
-    const ALL: [Self; 5] = [
-        Self { values: 16, defines: &[("HEAD", 16)] },
-        Self { values: 32, defines: &[("HEAD", 32)] },
-        Self { values: 64, defines: &[("HEAD", 64)] },
-        Self { values: 128, defines: &[("HEAD", 128)] },
-        Self { values: 256, defines: &[("HEAD", 256)] },
-    ];
+    fn new(defines: Defines) -> Self {
+        Self { values: defines[0].1 as usize, defines }
+    }
 
     /// The narrowest of the first `n` that a head fits, or the widest of them.
     fn of(head_dim: usize, n: usize) -> Self {
-        let offered = &Self::ALL[..n];
-        offered.iter().copied().find(|head| head_dim <= head.values).unwrap_or(offered[n - 1])
+        let mut offered = HEADS[..n].iter().map(|&defines| Self::new(defines));
+        offered.find(|head| head_dim <= head.values).unwrap_or(Self::new(HEADS[n - 1]))
     }
 }
 
@@ -120,7 +122,7 @@ impl Tiles {
         Self { rows: if head.values <= 32 { 128 } else { 64 }, tensors: 2, cols: 32 }
     }
     fn keys(head: Head) -> Self {
-        Self { rows: 64, tensors: 2, cols: if head.values <= 64 { 32 } else { 16 } }
+        Self { rows: 64, tensors: 2, cols: if head.values <= 64 { 32 } else { 8 } }
     }
 
     /// Bytes of shared memory: of the rows, and of two stages of columns with two numbers for each.
@@ -146,7 +148,7 @@ impl<E: CudaReal> Cuda<E> {
 
     /// The head's kernels on tensor cores, if they are the ones to take.
     fn tensor_head(&self, s: &AttentionSpec) -> Option<Head> {
-        let head = Head::ALL[1..4].iter().copied().find(|head| head.values == s.head_dim)?;
+        let head = TENSOR_HEADS.into_iter().map(Head::new).find(|head| head.values == s.head_dim)?;
         let tiles = [Tiles::forward(head), Tiles::queries(head), Tiles::keys(head)];
         // Positions in a tile are counted in 32 bits.
         let fits =

@@ -1,10 +1,10 @@
 //! Products by cuBLASLt.
 //!
-//! Its matrices are column-major. A row-major result of `rows` by `cols` is to it the transposed one, of `cols` by `rows`,
-//! and so the factors change places.
+//! Its matrices are column-major. A row-major result of `rows` by `cols` is to it the transposed one, of `cols` by
+//! `rows`, and so the factors change places.
 //!
-//! Its epilogue adds the bias. Activations are left to a kernel: it documents ReLU as max(x, 0), where ours keeps NaN, and
-//! does not document which form of GELU it has.
+//! Its epilogue adds the bias. Activations are left to a kernel: it documents ReLU as max(x, 0), where ours keeps NaN,
+//! and does not document which form of GELU it has.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -104,8 +104,8 @@ impl Blas {
                 .set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
         let (alpha, d) = (1.0_f32, d as *mut c_void);
-        // SAFETY: the descriptors exist, and say what whoever recorded the call has at the addresses; the workspace is as
-        // large as is said. The factors are read before the call returns.
+        // SAFETY: the descriptors exist, and say what whoever recorded the call has at the addresses; the workspace is
+        // as large as is said. The factors are read before the call returns.
         unsafe {
             result::matmul(
                 self.handle,

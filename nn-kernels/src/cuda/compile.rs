@@ -47,16 +47,11 @@ macro_rules! files {
 }
 
 files! {
-    Attention "attention.cu" [
-        &[("HEAD", 16)],
-        &[("HEAD", 32)],
-        &[("HEAD", 64)],
-        &[("HEAD", 128)],
-        &[("HEAD", 256)],
-    ];
-    AttentionTensor "attention_tensor.cu" [&[("HEAD", 32)], &[("HEAD", 64)], &[("HEAD", 128)]];
+    Attention "attention.cu" super::attention::HEADS;
+    AttentionTensor "attention_tensor.cu" super::attention::TENSOR_HEADS;
     Conv "conv.cu" [&[]];
     Elementwise "elementwise.cu" [&[]];
+    GemmTensor "gemm_tensor.cu" [&[]];
     Layout "layout.cu" [&[]];
     Linear "linear.cu" [&[]];
     Loss "loss.cu" [&[]];
@@ -71,11 +66,12 @@ files! {
 }
 
 /// What the files include.
-const HEADERS: [(&CStr, &str); 5] = [
+const HEADERS: [(&CStr, &str); 6] = [
     (c"attention.cuh", include_str!("kernels/attention.cuh")),
     (c"common.cuh", include_str!("kernels/common.cuh")),
     (c"device.cuh", include_str!("kernels/device.cuh")),
     (c"gemm.cuh", include_str!("kernels/gemm.cuh")),
+    (c"linear.cuh", include_str!("kernels/linear.cuh")),
     (c"unary.cuh", include_str!("kernels/unary.cuh")),
 ];
 
@@ -91,6 +87,15 @@ fn options(arch: &str, real: &str, defines: Defines) -> Vec<String> {
 
 /// The machine code of a file's kernels.
 fn compile(file: File, arch: &str, options: &[String]) -> Result<Vec<u8>, DeviceError> {
+    program(file, arch, options)?.cubin().map_err(|error| DeviceError::Kernel {
+        file: file.name().to_owned(),
+        arch: arch.to_owned(),
+        log: error.to_string(),
+    })
+}
+
+/// A file's kernels, compiled.
+fn program(file: File, arch: &str, options: &[String]) -> Result<Program, DeviceError> {
     let failed = |log: String| DeviceError::Kernel {
         file: file.name().to_owned(),
         arch: arch.to_owned(),
@@ -124,7 +129,7 @@ fn compile(file: File, arch: &str, options: &[String]) -> Result<Vec<u8>, Device
     if let Err(error) = compiled.result() {
         return Err(failed(program.log().unwrap_or_else(|| error.to_string())));
     }
-    program.cubin().map_err(|error| failed(error.to_string()))
+    Ok(program)
 }
 
 /// A program that NVRTC knows.
@@ -140,6 +145,17 @@ impl Program {
             sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast::<c_char>()).result().ok()?;
             let log = CStr::from_bytes_until_nul(&log).ok()?;
             Some(log.to_string_lossy().into_owned())
+        }
+    }
+
+    fn ptx(&self) -> Result<String, cudarc::nvrtc::result::NvrtcError> {
+        let mut len = 0;
+        // SAFETY: as above.
+        unsafe {
+            sys::nvrtcGetPTXSize(self.0, &mut len).result()?;
+            let mut text = vec![0_u8; len];
+            sys::nvrtcGetPTX(self.0, text.as_mut_ptr().cast::<c_char>()).result()?;
+            Ok(String::from_utf8_lossy(text.strip_suffix(&[0]).unwrap_or(&text)).into_owned())
         }
     }
 
@@ -168,19 +184,44 @@ pub(super) fn is_present() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// Compiles every file of kernels, with each of its sets of constants, for an architecture such as `sm_90`, for
-/// elements `float` or `double`, and says how many bytes of machine code each gives.
+/// What NVRTC made of a file of kernels.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Compiled {
+    /// The file.
+    pub file: &'static str,
+    /// The constants that it was compiled with.
+    pub defines: &'static [(&'static str, u32)],
+    /// What the compiler says of each kernel's registers and memory.
+    pub log: String,
+    /// The instructions in PTX.
+    pub ptx: String,
+    /// The machine code.
+    pub cubin: Vec<u8>,
+}
+
+/// Compiles every file of kernels, with each of its sets of constants, for an architecture such as `sm_90` and for
+/// elements `float` or `double`.
 ///
 /// # Errors
 /// There is no NVRTC, or a file does not compile.
 #[doc(hidden)]
-pub fn compile_all(arch: &str, real: &str) -> Result<Vec<(&'static str, usize)>, DeviceError> {
+pub fn compile_all(arch: &str, real: &str) -> Result<Vec<Compiled>, DeviceError> {
     if !is_present() {
         return Err(DeviceError::NoNvrtc);
     }
     let all = File::ALL.iter().flat_map(|file| file.variants().iter().map(|defines| (*file, *defines)));
-    all.map(|(file, defines)| Ok((file.name(), compile(file, arch, &options(arch, real, defines))?.len())))
-        .collect()
+    all.map(|(file, defines)| {
+        let mut options = options(arch, real, defines);
+        options.push("--ptxas-options=-v".to_owned());
+        let program = program(file, arch, &options)?;
+        let log = program.log().unwrap_or_default();
+        let failed =
+            |_| DeviceError::Kernel { file: file.name().to_owned(), arch: arch.to_owned(), log: log.clone() };
+        let (ptx, cubin) = (program.ptx().map_err(failed)?, program.cubin().map_err(failed)?);
+        Ok(Compiled { file: file.name(), defines, log, ptx, cubin })
+    })
+    .collect()
 }
 
 /// Compiles files for one device, and keeps what it made on disk.

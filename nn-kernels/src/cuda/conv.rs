@@ -26,7 +26,6 @@ impl ConvRoute {
         match self {
             Self::Gemm => "implicit gemm",
             Self::Direct => "direct",
-            Self::Library => "cudnn",
         }
     }
 }
@@ -79,27 +78,19 @@ impl Shape {
 }
 
 impl<E: CudaReal> Cuda<E> {
-    /// The way of kernels here.
     fn conv_route(&self, s: &Conv2dSpec) -> ConvRoute {
-        match self.core.forced.conv {
-            None | Some(ConvRoute::Library) => ConvRoute::new(s),
-            Some(route) => route,
-        }
+        self.core.forced.conv.unwrap_or(ConvRoute::new(s))
     }
 
     /// Records one by cuDNN, if it is to have it and takes it. `x`, `w` and `y` are addresses, of their gradients where
     /// these are wanted.
     fn conv_by_library(&self, s: &Conv2dSpec, pass: Pass, [x, w, y]: [u64; 3]) -> bool {
-        let forced = match self.core.forced.conv {
-            None => false,
-            Some(ConvRoute::Library) => true,
-            Some(_) => return false,
-        };
-        if size_of::<E>() != 4 || !(forced || pays(s)) || !dnn::knows(s, [x, w, y]) {
+        let forced = self.core.forced.dnn;
+        if size_of::<E>() != 4 || !forced.unwrap_or(pays(s)) || !dnn::knows(s, [x, w, y]) {
             return false;
         }
         let tf32 = self.form(None, &multiplications(s)) == Form::Tensor;
-        self.record().convolution(s, pass, tf32, [x, w, y], forced)
+        self.record().convolution(s, pass, tf32, [x, w, y], forced == Some(true))
     }
 }
 
@@ -142,8 +133,8 @@ impl<E: CudaReal> Conv for Cuda<E> {
         let tiles = Tiles::suiting(self.core.forced.tiles, rows, cols * s.groups);
         let (name, grid) = match (self.conv_route(s), tiles) {
             (ConvRoute::Direct, _) => ("direct", Grid::flat(y.len())),
-            (_, Tiles::Large) => ("large", Self::conv_grid(tiles, rows, cols, s.groups)),
-            (_, Tiles::Small) => ("small", Self::conv_grid(tiles, rows, cols, s.groups)),
+            (ConvRoute::Gemm, Tiles::Large) => ("large", Self::conv_grid(tiles, rows, cols, s.groups)),
+            (ConvRoute::Gemm, Tiles::Small) => ("small", Self::conv_grid(tiles, rows, cols, s.groups)),
         };
         let shape = Shape::new(s);
         self.record().launch(kernel(name), grid).arg(Struct(&shape)).arg(x).arg(w).arg(b).arg(&y).done();
@@ -178,7 +169,7 @@ impl<E: CudaReal> Conv for Cuda<E> {
 
     fn conv2d_route(s: &Conv2dSpec) -> &'static str {
         let library = size_of::<E>() == 4 && pays(s) && libraries::has_dnn();
-        if library { ConvRoute::Library } else { ConvRoute::new(s) }.name()
+        if library { "cudnn" } else { ConvRoute::new(s).name() }
     }
 }
 
@@ -195,8 +186,8 @@ impl<E: CudaReal> Cuda<E> {
         let tiles = Tiles::suiting(self.core.forced.tiles, rows, cols * s.groups);
         // By the channels of x, which are the rows of this product.
         let direct = match self.core.forced.conv {
-            None | Some(ConvRoute::Library) => rows < CHANNELS,
             Some(route) => route == ConvRoute::Direct,
+            None => rows < CHANNELS,
         };
         let (name, grid) = match (direct, tiles) {
             (true, _) => ("direct_dx", Grid::flat(dx.len())),

@@ -102,8 +102,8 @@ impl Dnn {
         let [alpha, store, add] = [&alpha, &store, &add].map(|factor| from_ref(factor).cast::<c_void>());
         let at = |address: u64| address as *mut c_void;
         let (room, handle) = (at(workspace), self.handle);
-        // SAFETY: the descriptors exist, and say what whoever recorded the call has at the addresses; the workspace is as
-        // large as is said. The factors are read before the call returns.
+        // SAFETY: the descriptors exist, and say what whoever recorded the call has at the addresses; the workspace is
+        // as large as is said. The factors are read before the call returns.
         unsafe {
             match *algorithm {
                 Algorithm::Forward(by) => result::convolution_forward(

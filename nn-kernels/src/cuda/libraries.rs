@@ -2,12 +2,12 @@
 //!
 //! Neither is needed. Whether one is there is asked once, and without it the kernels of this crate compute everything.
 //! A call is planned the first time that its shape comes: the library's heuristic names an algorithm, which is kept as
-//! long as the device, and no algorithm is taken whose sums come in an order that may change. So the same call gives the
-//! same bits. A shape that a library refuses is computed by the kernels here, unless the library is forced.
+//! long as the device, and no algorithm is taken whose sums come in an order that may change. So the same call gives
+//! the same bits. A shape that a library refuses is computed by the kernels here, unless the library is forced.
 //!
 //! The stand-ins of the emulator follow what NVIDIA's documentation says. They show that operands, layouts and
-//! descriptors are right by it, and can't show whether a library accepts a combination, or how fast it is: for this, run
-//! the tests `cuda_libraries` with `NN_CUDA=gpu NN_REQUIRE_LIBRARIES=1`.
+//! descriptors are right by it, and can't show whether a library accepts a combination, or how fast it is: for this,
+//! run the tests `cuda_libraries` with `NN_CUDA=gpu NN_REQUIRE_LIBRARIES=1`.
 
 use std::sync::OnceLock;
 
@@ -15,15 +15,15 @@ use cudarc::driver::sys::CUstream;
 
 use super::blas::Blas;
 use super::dnn::Dnn;
-use super::route::{ConvRoute, Forced};
+use super::route::Forced;
 use crate::DeviceError;
 
-/// Bytes that an algorithm may use: what NVIDIA recommends for cuBLASLt on its largest GPUs. Calls follow one another on
-/// one stream, so that one workspace does for all.
+/// Bytes that an algorithm may use: what NVIDIA recommends for cuBLASLt on its largest GPUs. Calls follow one another
+/// on one stream, so that one workspace does for all.
 pub(super) const WORKSPACE: usize = 32 << 20;
 
-/// Multiplications from which on a call of a library pays. Below, a kernel ends in a few microseconds whoever wrote it, and
-/// those here have the activation in it. An estimate, to be measured on a GPU.
+/// Multiplications from which on a call of a library pays. Below, a kernel ends in a few microseconds whoever wrote
+/// it, and those here have the activation in it. An estimate, to be measured on a GPU.
 pub(super) const LEAST: usize = 1 << 20;
 
 /// Whether a library takes a call of so many multiplications.
@@ -62,32 +62,32 @@ pub(super) struct Libraries {
 }
 
 impl Libraries {
-    /// Those that are there, for a device whose context is current. A library that does not start counts as absent, as does
-    /// one for another kind of elements than `f32`.
+    /// Those that are there, for a device whose context is current. A library that does not start, or whose routes are
+    /// not to be taken, counts as absent, as do both for other elements than `f32`.
     ///
     /// # Errors
     /// A forced route takes a library that is not there.
     pub(super) fn open(forced: Forced, single: bool, stream: CUstream) -> Result<Self, DeviceError> {
         let missing = |route: &str, library| DeviceError::NoLibrary { route: route.to_owned(), library };
-        if forced.blas && !has_blas() {
+        let (blas, dnn) = (forced.blas == Some(true), forced.dnn == Some(true));
+        if blas && !has_blas() {
             return Err(missing("linear=library", "cuBLASLt"));
         }
-        let conv = forced.conv == Some(ConvRoute::Library);
-        if conv && !has_dnn() {
+        if dnn && !has_dnn() {
             return Err(missing("conv2d=library", "cuDNN"));
         }
         let mut all = Self::default();
-        if single && has_blas() {
+        if single && forced.blas != Some(false) && has_blas() {
             match Blas::new() {
-                Ok(blas) => all.blas = Some(blas),
-                Err(error) if forced.blas => return Err(failed("opening cuBLASLt", error)),
+                Ok(opened) => all.blas = Some(opened),
+                Err(error) if blas => return Err(failed("opening cuBLASLt", error)),
                 Err(_) => {}
             }
         }
-        if single && has_dnn() {
+        if single && forced.dnn != Some(false) && has_dnn() {
             match Dnn::new(stream) {
-                Ok(dnn) => all.dnn = Some(dnn),
-                Err(error) if conv => return Err(failed("opening cuDNN", error)),
+                Ok(opened) => all.dnn = Some(opened),
+                Err(error) if dnn => return Err(failed("opening cuDNN", error)),
                 Err(_) => {}
             }
         }

@@ -91,39 +91,79 @@ struct Product<'a, E> {
     b: Factor<'a, E>,
 }
 
+/// The kernel of a product.
+#[derive(Clone, Copy)]
+enum By {
+    Tiles(Tiles),
+    TensorCores,
+}
+
+impl By {
+    /// Rows and columns of a tile on tensor cores, as in `gemm_tensor.cu`, terms of a step, and steps in shared memory.
+    const TILE: usize = 128;
+    const DEPTH: usize = 16;
+    const STAGES: usize = 3;
+    /// Products of fewer rows or columns would leave most of such a tile empty.
+    const FEW: usize = 16;
+
+    fn count(self, rows: usize, cols: usize) -> usize {
+        match self {
+            Self::Tiles(tiles) => tiles.count(rows, cols),
+            Self::TensorCores => rows.div_ceil(Self::TILE) * cols.div_ceil(Self::TILE),
+        }
+    }
+
+    /// Bytes of shared memory on tensor cores, by whether the terms of a factor lie side by side.
+    fn shared(a_along: bool, b_along: bool) -> usize {
+        let part =
+            |along| if along { Self::TILE * (Self::DEPTH + 4) } else { Self::DEPTH * (Self::TILE + 8) };
+        size_of::<f32>() * Self::STAGES * (part(a_along) + part(b_along))
+    }
+}
+
 impl<E: CudaReal> Product<'_, E> {
     fn launch(
         &self,
         record: &mut Record<'_>,
-        tiles: Tiles,
+        by: By,
         splits: usize,
         bias: Option<View<'_, E>>,
         act: Unary,
         mode: Mode,
         y: impl Argument,
     ) {
-        let along = |inner: usize| inner == 1;
-        let name = match (tiles, along(self.a.inner), along(self.b.inner)) {
-            (Tiles::Large, true, false) => "large_kn",
-            (Tiles::Large, true, true) => "large_kk",
-            (Tiles::Large, false, _) => "large_mn",
-            (Tiles::Small, true, false) => "small_kn",
-            (Tiles::Small, true, true) => "small_kk",
-            (Tiles::Small, false, _) => "small_mn",
+        let along = |factor: &Factor<'_, E>| factor.inner == 1;
+        let (a_along, b_along) = (along(&self.a), along(&self.b));
+        let blocks = [by.count(self.rows, self.cols), splits, 1];
+        let (file, [kn, kk, mn], grid) = match by {
+            By::Tiles(tiles) => {
+                let names = match tiles {
+                    Tiles::Large => ["large_kn", "large_kk", "large_mn"],
+                    Tiles::Small => ["small_kn", "small_kk", "small_mn"],
+                };
+                (File::Linear, names, Grid::blocks(blocks, Tiles::THREADS))
+            }
+            By::TensorCores => {
+                let grid = Grid::blocks(blocks, Tiles::THREADS).shared(By::shared(a_along, b_along));
+                (File::GemmTensor, ["tensor_kn", "tensor_kk", "tensor_mn"], grid)
+            }
+        };
+        let name = match (a_along, b_along) {
+            (true, false) => kn,
+            (true, true) => kk,
+            (false, _) => mn,
         };
         let pair = |factor: &Factor<'_, E>| [factor.outer as u64, factor.inner as u64];
         let shape = Shape {
             rows: self.rows as u64,
             cols: self.cols as u64,
             depth: self.depth as u64,
-            each: self.depth.div_ceil(splits) as u64,
+            each: self.depth.div_ceil(splits).next_multiple_of(By::DEPTH) as u64,
             a: pair(&self.a),
             b: pair(&self.b),
         };
-        let grid = Grid::blocks([tiles.count(self.rows, self.cols), splits, 1], Tiles::THREADS);
         let act = Function::new(act);
-        let launch =
-            record.launch(Kernel::new(File::Linear, name), grid).arg(Struct(&shape)).arg(Struct(&act));
+        let launch = record.launch(Kernel::new(file, name), grid).arg(Struct(&shape)).arg(Struct(&act));
         launch.arg(mode as u32).arg(self.a.values).arg(self.b.values).arg(bias).arg(y).done();
     }
 }
@@ -154,8 +194,8 @@ impl<E: CudaReal> Cuda<E> {
         add: bool,
         y: &ViewMut<'_, E>,
     ) -> bool {
-        let (forced, sizes) = (self.core.forced, [p.rows, p.cols, p.depth]);
-        let wanted = forced.blas || !forced.kernels() && libraries::pays(&sizes);
+        let (forced, sizes) = (self.core.forced.blas, [p.rows, p.cols, p.depth]);
+        let wanted = forced.unwrap_or(libraries::pays(&sizes));
         let counted = sizes.iter().all(|&size| size > 0 && size < 1 << 31);
         if size_of::<E>() != 4 || !wanted || !counted {
             return false;
@@ -178,7 +218,19 @@ impl<E: CudaReal> Cuda<E> {
         };
         let operands =
             [p.b.values.address(), p.a.values.address(), y.address(), bias.map_or(0, View::address)];
-        self.record().product(shape, operands, forced.blas)
+        self.record().product(shape, operands, forced == Some(true))
+    }
+
+    /// The kernel to take for a product.
+    fn suiting(&self, p: &Product<'_, E>) -> By {
+        let forced = self.core.forced.linear;
+        let full = forced.is_some() || p.rows.min(p.cols) > By::FEW;
+        // Terms are counted in 32 bits there.
+        let fits = p.depth < 1 << 30 && By::shared(true, true) <= self.shared;
+        if full && fits && self.form(forced, &[p.rows, p.cols, p.depth]) == Form::Tensor {
+            return By::TensorCores;
+        }
+        By::Tiles(Tiles::suiting(self.core.forced.tiles, p.rows, p.cols))
     }
 
     fn product(
@@ -195,8 +247,7 @@ impl<E: CudaReal> Cuda<E> {
             }
             return;
         }
-        let tiles = Tiles::suiting(self.core.forced.tiles, p.rows, p.cols);
-        p.launch(&mut self.record(), tiles, 1, bias, act, mode, y);
+        p.launch(&mut self.record(), self.suiting(p), 1, bias, act, mode, y);
     }
 
     /// y += the product, whose sums may be cut into parts.
@@ -204,14 +255,14 @@ impl<E: CudaReal> Cuda<E> {
         if self.by_library(p, None, true, y) {
             return;
         }
-        let tiles = Tiles::suiting(self.core.forced.tiles, p.rows, p.cols);
-        let splits = splits(tiles.count(p.rows, p.cols), p.depth);
+        let by = self.suiting(p);
+        let splits = splits(by.count(p.rows, p.cols), p.depth);
         let mut record = self.record();
         if splits == 1 {
-            p.launch(&mut record, tiles, 1, None, Unary::Identity, Mode::Add, y);
+            p.launch(&mut record, by, 1, None, Unary::Identity, Mode::Add, y);
         } else {
             let parts = record.scratch(size_of::<E>() * splits * y.len());
-            p.launch(&mut record, tiles, splits, None, Unary::Identity, Mode::Part, parts);
+            p.launch(&mut record, by, splits, None, Unary::Identity, Mode::Part, parts);
             add_parts(&mut record, parts, splits, y);
         }
     }

@@ -60,7 +60,7 @@ use cudarc::driver::{CudaContext, result, sys};
 use crate::{Device, DeviceError, Float, Open};
 use compile::Compiler;
 #[doc(hidden)]
-pub use compile::compile_all;
+pub use compile::{Compiled, compile_all};
 use launch::{Core, Record, driver};
 pub use memory::{Buffer, View, ViewMut};
 use route::{Forced, Form};
@@ -150,12 +150,12 @@ impl<E: CudaReal> Cuda<E> {
         Ok(Self { core: Arc::new(core), tf32, shared, element: PhantomData })
     }
 
-    /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For `linear`
-    /// there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`, which agree within
-    /// rounding. Products on tensor cores, of numbers rounded to TF32, are `tensor` for `linear` and `attention`, and
-    /// `plain` attention is in full precision. With
-    /// `library`, `linear` takes cuBLASLt and `conv2d` takes cuDNN, for `f32` of all sizes that these know. Several are
-    /// separated by commas.
+    /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For
+    /// `linear` there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`,
+    /// which agree within rounding. Products on tensor cores, of numbers rounded to TF32, are `tensor` for `linear`
+    /// and `attention`, and `plain` attention is in full precision. With `library`, `linear` takes cuBLASLt and
+    /// `conv2d` takes cuDNN, for `f32` of all sizes that these know; with `kernels` neither does. Several are separated
+    /// by commas.
     ///
     /// # Errors
     /// There is no such route or no such library, or the driver refuses.
@@ -167,10 +167,11 @@ impl<E: CudaReal> Cuda<E> {
 
     /// The same GPU, with all products in full precision.
     ///
-    /// Otherwise tensor cores compute large products of `f32`, those of more than 2²⁴ multiplications: factors are rounded
-    /// to the 11 significant bits of TF32, and sums are of `f32`. Then the bits of an output also depend on whether the call
-    /// that computes it counts as large, and so on how many rows or queries are in it. So it is, in any precision, with
-    /// what cuBLASLt computes, whose algorithm is that for all sizes of a call.
+    /// Otherwise tensor cores compute large products of `f32`, those of more than 2²⁴ multiplications: factors are
+    /// rounded to the 11 significant bits of TF32, and sums are of `f32`. Then the bits of an output also depend on
+    /// whether the call that computes it counts as large, and so on how many rows or queries are in it. So it is, in
+    /// any precision, with what cuBLASLt computes, whose algorithm is that for all sizes of a call: forcing
+    /// `linear=kernels` leaves it out.
     #[must_use]
     pub fn full_precision(self) -> Self {
         Self { tf32: false, ..self }

@@ -27,8 +27,6 @@ pub(super) enum ConvRoute {
     Gemm,
     /// One thread an output, for groups of few channels.
     Direct,
-    /// That of cuDNN.
-    Library,
 }
 
 /// By operation, the way to take instead of the one that is thought to be the fastest.
@@ -37,15 +35,20 @@ pub(super) struct Forced {
     pub(super) attention: Option<Form>,
     pub(super) linear: Option<Form>,
     pub(super) tiles: Option<Tiles>,
-    /// Products of `linear` by cuBLASLt, however small.
-    pub(super) blas: bool,
+    /// Products of `linear` by cuBLASLt, however small, or by kernels here, however large.
+    pub(super) blas: Option<bool>,
     pub(super) conv: Option<ConvRoute>,
+    /// Convolutions by cuDNN, however small, or by kernels here, however large.
+    pub(super) dnn: Option<bool>,
 }
 
 impl Forced {
-    /// Whether products of `linear` are to be those of kernels here.
-    pub(super) fn kernels(self) -> bool {
-        self.linear.is_some() || self.tiles.is_some()
+    fn linear(&mut self, form: Form, tiles: Option<Tiles>) {
+        (self.linear, self.tiles, self.blas) = (Some(form), tiles, Some(false));
+    }
+
+    fn conv2d(&mut self, route: ConvRoute) {
+        (self.conv, self.dnn) = (Some(route), Some(false));
     }
 
     /// What a text such as `linear=small` asks for; several are separated by commas.
@@ -55,22 +58,20 @@ impl Forced {
             match part {
                 "attention=plain" => forced.attention = Some(Form::Plain),
                 "attention=tensor" => forced.attention = Some(Form::Tensor),
-                "linear=large" => {
-                    (forced.linear, forced.tiles) = (Some(Form::Plain), Some(Tiles::Large));
-                }
-                "linear=small" => {
-                    (forced.linear, forced.tiles) = (Some(Form::Plain), Some(Tiles::Small));
-                }
-                "linear=tensor" => forced.linear = Some(Form::Tensor),
-                "linear=library" => forced.blas = true,
-                "conv2d=gemm" => forced.conv = Some(ConvRoute::Gemm),
-                "conv2d=direct" => forced.conv = Some(ConvRoute::Direct),
-                "conv2d=library" => forced.conv = Some(ConvRoute::Library),
+                "linear=large" => forced.linear(Form::Plain, Some(Tiles::Large)),
+                "linear=small" => forced.linear(Form::Plain, Some(Tiles::Small)),
+                "linear=tensor" => forced.linear(Form::Tensor, None),
+                "linear=kernels" => forced.blas = Some(false),
+                "linear=library" => forced.blas = Some(true),
+                "conv2d=gemm" => forced.conv2d(ConvRoute::Gemm),
+                "conv2d=direct" => forced.conv2d(ConvRoute::Direct),
+                "conv2d=kernels" => forced.dnn = Some(false),
+                "conv2d=library" => forced.dnn = Some(true),
                 _ => {
-                    let offered =
-                        "attention=plain, attention=tensor, linear=large, linear=small, linear=tensor, \
-                                   linear=library, conv2d=gemm, conv2d=direct, conv2d=library"
-                            .to_owned();
+                    let offered = "attention=plain, attention=tensor, linear=large, linear=small, linear=tensor, \
+                                   linear=kernels, linear=library, conv2d=gemm, conv2d=direct, conv2d=kernels, \
+                                   conv2d=library"
+                        .to_owned();
                     return Err(DeviceError::UnknownRoute { asked: part.to_owned(), offered });
                 }
             }
@@ -89,7 +90,9 @@ mod tests {
         let expected = Forced {
             linear: Some(Form::Plain),
             tiles: Some(Tiles::Small),
+            blas: Some(false),
             conv: Some(ConvRoute::Gemm),
+            dnn: Some(false),
             ..Forced::default()
         };
         assert_eq!(forced, expected);

@@ -306,3 +306,173 @@ fn a_view_that_is_too_short_is_refused() {
     case.qkv[1].truncate(10);
     case.run(&d);
 }
+
+fn tensor() -> Option<Cuda<f32>> {
+    cuda::<f32>().map(|d| d.forcing("attention=tensor").unwrap())
+}
+
+/// How far results may be off where factors are rounded to TF32, element by element: 11 significant bits are off by at
+/// most 2⁻¹¹ of the number. The sums, of up to 256 terms of `f32`, add at most 2⁻¹⁶ of theirs, a 32nd of that.
+fn bounds(case: &Case) -> [Vec<f64>; 5] {
+    const U: f64 = (1.0 + 1.0 / 32.0) / 2048.0;
+    /// Of a product of two rounded factors.
+    const TWICE: f64 = (1.0 + U) * (1.0 + U) - 1.0;
+    let s = &case.s;
+    let [q, k, v] = &case.qkv;
+    let d = s.head_dim;
+    let row = |x: &[f64], at: Strides, b: usize, t: usize, h: usize| {
+        let start = b * at.batch + t * at.token + h * at.head;
+        x[start..start + d].to_vec()
+    };
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let sizes = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum::<f64>();
+    // What is 0 may be so up to rounding.
+    let floor = |n| vec![1e-6; n];
+    let (mut y, mut lse) = (floor(case.dy.len()), floor(s.lse()));
+    let [mut dq, mut dk, mut dv] = case.qkv.each_ref().map(|x| floor(x.len()));
+    for (b, h, i) in
+        (0..s.batch * s.heads * s.q_len).map(|n| (n / s.q_len / s.heads, n / s.q_len % s.heads, n % s.q_len))
+    {
+        let g = h / (s.heads / s.kv_heads);
+        let (query, pull) = (row(q, s.q, b, i, h), row(&case.dy, s.y, b, i, h));
+        let seen: Vec<_> = (0..s.k_len)
+            .filter(|j| !s.causal || j + s.q_len <= i + s.k_len)
+            .filter(|j| case.mask.as_ref().is_none_or(|mask| mask[b * s.k_len + j] != 0.0))
+            .map(|j| (j, row(k, s.k, b, j, g), row(v, s.v, b, j, g)))
+            .collect();
+        let scores: Vec<_> = seen.iter().map(|(_, key, _)| s.scale * dot(&query, key)).collect();
+        // A score is off by so much at most, and so is the logarithm of the sum of their exponentials. A weight is off
+        // by a factor of no more than the exponential of both.
+        let off = seen.iter().map(|(_, key, _)| TWICE * s.scale * sizes(&query, key)).fold(0.0, f64::max);
+        let weight_off = (2.0 * off).exp();
+        lse[(b * s.heads + h) * s.q_len + i] += off;
+        let total: f64 = scores.iter().map(|score| score.exp()).sum();
+        let weights: Vec<_> = scores.iter().map(|score| score.exp() / total).collect();
+        let pulls: Vec<_> = seen.iter().map(|(_, _, value)| dot(&pull, value)).collect();
+        let mean = dot(&weights, &pulls);
+        let to = b * s.y.batch + i * s.y.token + h * s.y.head;
+        let mut mean_off = 0.0;
+        for x in 0..d {
+            let size: f64 = weights.iter().zip(&seen).map(|(p, (_, _, value))| p * value[x].abs()).sum();
+            y[to + x] += size * (weight_off * (1.0 + TWICE) - 1.0);
+            mean_off += y[to + x] * pull[x].abs();
+        }
+        for (((j, key, value), p), dp) in seen.iter().zip(&weights).zip(&pulls) {
+            let slope = s.scale * p * (dp - mean).abs();
+            let most = weight_off * (slope + s.scale * p * (TWICE * sizes(&pull, value) + mean_off));
+            let slope_off = most * (1.0 + TWICE) - slope;
+            let p_off = p * (weight_off * (1.0 + TWICE) - 1.0);
+            let q_at = b * s.q.batch + i * s.q.token + h * s.q.head;
+            let k_at = b * s.k.batch + j * s.k.token + g * s.k.head;
+            let v_at = b * s.v.batch + j * s.v.token + g * s.v.head;
+            for x in 0..d {
+                dq[q_at + x] += slope_off * key[x].abs();
+                dk[k_at + x] += slope_off * query[x].abs();
+                dv[v_at + x] += p_off * pull[x].abs();
+            }
+        }
+    }
+    [y, lse, dq, dk, dv]
+}
+
+const TENSOR_SIZES: [(usize, usize, usize, usize, usize, usize); 12] = [
+    (1, 1, 1, 1, 1, 32),
+    (2, 1, 130, 6, 2, 64),
+    (1, 3, 17, 6, 2, 128),
+    (2, 17, 17, 6, 2, 32),
+    (1, 64, 64, 2, 1, 64),
+    (1, 65, 65, 2, 2, 128),
+    (1, 64, 130, 6, 2, 32),
+    (1, 130, 130, 2, 1, 64),
+    (2, 17, 65, 1, 1, 128),
+    (1, 130, 65, 6, 2, 32),
+    (2, 5, 0, 2, 1, 32),
+    (2, 0, 5, 2, 1, 64),
+];
+
+#[test]
+fn on_tensor_cores_it_is_off_by_no_more_than_its_factors_are_rounded() {
+    let Some(d) = tensor() else { return };
+    let cpu = Cpu::<f64>::default();
+    for (i, size) in TENSOR_SIZES.into_iter().enumerate() {
+        for causal in [false, true] {
+            let case = Case::new(spec(size, causal), 7);
+            let case = if (i + usize::from(causal)) % 2 == 0 { case } else { case.masked() };
+            let (found, expected, bounds) = (case.run(&d), case.run(&cpu), bounds(&case));
+            let mut most = [0.0_f64; 2];
+            for (((found, expected), bounds), name) in found.iter().zip(&expected).zip(bounds).zip(NAMES) {
+                for (at, ((&found, &expected), bound)) in found.iter().zip(expected).zip(bounds).enumerate() {
+                    let off = if found == expected { 0.0 } else { (found - expected).abs() };
+                    let what =
+                        format!("{size:?}, causal {causal}, mask {}: {name} {at}", case.mask.is_some());
+                    assert!(off <= bound, "{what}: {found} where {expected} is expected, within {bound:e}");
+                    most = [most[0].max(off), most[1].max(off / bound)];
+                }
+            }
+            println!("{size:?}, causal {causal}: {:e}, {:.3} of what is allowed", most[0], most[1]);
+            // That of the full precision would be far less.
+            assert!(size.1 * size.2 < 100 || most[0] > 2e-5, "{size:?}: no factor was rounded");
+        }
+    }
+}
+
+#[test]
+fn on_tensor_cores_tokens_one_by_one_have_the_bits_of_all_at_once() {
+    let Some(d) = tensor() else { return };
+    some_at_a_time(&d, 4, 2, 32);
+    some_at_a_time(&d, 2, 2, 128);
+}
+
+#[test]
+fn on_tensor_cores_what_is_not_seen_has_no_influence_whatever_it_is() {
+    let Some(d) = tensor() else { return };
+    assert_unseen_has_no_influence(&d, 32);
+    assert_unseen_has_no_influence(&d, 64);
+}
+
+/// Rows that start at multiples of 16 bytes are copied in one way, others in another.
+#[test]
+fn on_tensor_cores_packed_rows_give_the_bits_of_rows_apart_wherever_they_start() {
+    let Some(device) = tensor() else { return };
+    let (batch, n, heads, kv, d) = (2, 67, 4, 2, 32);
+    let width = (heads + 2 * kv) * d;
+    let at = Strides::token_major(n, width, d);
+    let s = AttentionSpec { q: at, k: at, v: at, ..spec((batch, n, n, heads, kv, d), true) };
+    let apart = spec((batch, n, n, heads, kv, d), true);
+    for room in [0, 4, 1] {
+        let (x, dy) = (random(1, room + batch * n * width), random(2, batch * n * heads * d));
+        let from = [room, room + heads * d, room + (heads + kv) * d];
+        let [y, dx] = packed_run(&device, &s, from, &x, &dy);
+        let rows = |x: &[f64], part: usize| -> Vec<f64> {
+            let heads = if part == 0 { heads } else { kv };
+            let row = |t: usize| x[from[part] + t * width..][..heads * d].iter().copied();
+            (0..batch * n).flat_map(row).collect()
+        };
+        let case = Case { s: apart, qkv: std::array::from_fn(|part| rows(&x, part)), dy, mask: None };
+        let found = case.run(&device);
+        assert!(found[0] == y, "y, {room} before");
+        for part in 0..3 {
+            assert!(found[2 + part] == rows(&dx, part), "{}, {room} before", NAMES[2 + part]);
+        }
+        assert!(dx[..room].iter().all(|&x| x == 1.0));
+    }
+}
+
+#[test]
+fn large_calls_take_tensor_cores_unless_full_precision_is_asked_for() {
+    let (Some(d), Some(tensor)) = (cuda::<f32>(), tensor()) else { return };
+    let plain = d.forcing("attention=plain").unwrap();
+    let last = |d: &Cuda<f32>, n: usize| {
+        let case = Case::new(spec((1, n, 512, 1, 1, 32), false), 5);
+        let [q, k, v] = case.qkv.each_ref().map(|x| held(d, x));
+        let [q, k, v] = [&q, &k, &v].map(Cuda::<f32>::view);
+        let mut y = held(d, &case.dy);
+        d.attention(&case.s, q, k, v, None, Cuda::<f32>::view_mut(&mut y), None);
+        values(d, &y)
+    };
+    // 2²⁴ multiplications are not yet many.
+    assert!(last(&d, 512) == last(&plain, 512) && last(&d, 512) != last(&tensor, 512));
+    assert!(last(&d, 513) == last(&tensor, 513) && last(&d, 513) != last(&plain, 513));
+    assert!(last(&d.full_precision(), 513) == last(&plain, 513));
+    assert!(last(&tensor.full_precision(), 513) == last(&plain, 513));
+}

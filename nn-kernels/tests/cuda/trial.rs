@@ -16,7 +16,7 @@ pub(crate) struct Trial<D: Device> {
 }
 
 impl<D: Device> Trial<D> {
-    fn new(d: D) -> Self {
+    pub(crate) fn new(d: D) -> Self {
         Self { d, results: Vec::new() }
     }
 
@@ -49,12 +49,18 @@ impl<D: Device> Trial<D> {
         self.results.push((name.into(), values.into_iter().map(Into::into).collect()));
     }
 
-    /// Keeps a result of elements.
-    pub(crate) fn keep_elements(&mut self, name: impl Into<String>, buffer: &D::Buffer<D::Elem>) {
+    /// What elements are.
+    pub(crate) fn downloaded(&self, buffer: &D::Buffer<D::Elem>) -> Vec<f64> {
         let view = D::view(buffer);
         let mut values = vec![D::Elem::default(); D::len(view)];
         self.d.download(view, &mut values);
-        self.results.push((name.into(), values.into_iter().map(Float::to_f64).collect()));
+        values.into_iter().map(Float::to_f64).collect()
+    }
+
+    /// Keeps a result of elements.
+    pub(crate) fn keep_elements(&mut self, name: impl Into<String>, buffer: &D::Buffer<D::Elem>) {
+        let values = self.downloaded(buffer);
+        self.results.push((name.into(), values));
     }
 }
 

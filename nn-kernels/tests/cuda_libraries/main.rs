@@ -1,8 +1,8 @@
-//! Products and convolutions by cuBLASLt and cuDNN, or by their stand-ins in the emulator, against the CPU. In a process of
-//! its own, for others have no libraries.
+//! Products and convolutions by cuBLASLt and cuDNN, or by their stand-ins in the emulator, against the CPU. In a
+//! process of its own, for others have no libraries.
 //!
-//! With `NN_CUDA=gpu` the libraries are NVIDIA's, and with `NN_REQUIRE_LIBRARIES=1` they must be there. Routes are forced, so
-//! that a combination which a library refuses is an error.
+//! With `NN_CUDA=gpu` the libraries are NVIDIA's, and with `NN_REQUIRE_LIBRARIES=1` they must be there. Routes are
+//! forced, so that a combination which a library refuses is an error.
 
 #[path = "../cuda/conv.rs"]
 mod conv;

@@ -1,8 +1,8 @@
 // Softmax attention without a matrix of all scores: a block holds a tile of them in shared memory at a time.
 //
 // Three kernels are of one shape. A block has a tile of ROW_TILE rows (queries, or keys where these get gradients) and
-// goes through the others in tiles of COL_TILE columns that start at multiples of it. So what a row gets does not depend
-// on which rows share its tile. Threads are 16×16; a thread has ROWS rows and, of these, every 16th column.
+// goes through the others in tiles of COL_TILE columns that start at multiples of it. So what a row gets does not
+// depend on which rows share its tile. Threads are 16×16; a thread has ROWS rows and, of these, every 16th column.
 //
 // Heads wider than HEAD are dealt with in slices of HEAD values, each in a block of its own, which computes all scores
 // again.

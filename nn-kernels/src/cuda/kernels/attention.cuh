@@ -23,8 +23,8 @@ struct Shape {
   }
 };
 
-// A tile of `size` queries of one head, and a slice of `width` of its values. The last queries, which see the most keys,
-// come first, so that the short tiles fill what is left at the end.
+// A tile of `size` queries of one head, and a slice of `width` of its values. The last queries, which see the most
+// keys, come first, so that the short tiles fill what is left at the end.
 struct QueryTile {
   long long slice, batch, head, kv_head, first;
   // No query of the tile sees a key from here on.

@@ -1,8 +1,8 @@
 // `attention.cu` on tensor cores, for heads of HEAD values: factors are rounded to TF32, and sums are of float.
 //
-// A block of four warps has a tile of rows in shared memory, as many 16s of rows for each warp as the registers hold, and
-// goes through tiles of columns, of which the next is copied while one is used. Whoever copied a number rounds it once
-// it is there.
+// A block of four warps has a tile of rows in shared memory, as many 16s of rows for each warp as the registers hold,
+// and goes through tiles of columns, of which the next is copied while one is used. Whoever copied a number rounds it
+// once it is there.
 #include "attention.cuh"
 
 #ifndef HEAD
@@ -26,7 +26,7 @@ template <int R, int C> struct Tile {
 };
 using Forward = Tile<HEAD <= 64 ? 2 : 1, 4>;
 using Queries = Tile<HEAD <= 32 ? 2 : 1, 4>;
-using Keys = Tile<1, HEAD <= 64 ? 4 : 2>;
+using Keys = Tile<1, HEAD <= 64 ? 4 : 1>;
 
 // What a tile of COLS columns is made of: two rows for each, and two numbers.
 template <int COLS> struct Stage {
@@ -87,8 +87,8 @@ template <int N> __device__ __forceinline__ void round_copied(float* to) {
   }
 }
 
-// Whose score with whom counts, in a tile of queries by keys or, where KEYS, of keys by queries: a query sees the keys up
-// to its own number and `reach` more.
+// Whose score with whom counts, in a tile of queries by keys or, where KEYS, of keys by queries: a query sees the keys
+// up to its own number and `reach` more.
 template <bool KEYS> struct Sight {
   int reach;
 
@@ -152,25 +152,6 @@ __device__ __forceinline__ void add_weighted(const float (&weights)[R][C][4], co
 #pragma unroll
   for (int c = 0; c < C; c++) {
     const float* tokens = cols + 8 * c * PITCH;
-    if (!sight.all(row, 16 * R, 8 * c, 8) && !are_finite(tokens)) {
-#pragma unroll
-      for (int r = 0; r < R; r++) {
-        for (int col = 0; col < 8; col++) {
-          int from = g * 4 + col / 2, first = row + 16 * r + g;
-          float upper = __shfl_sync(nn::FULL_WARP, col % 2 ? weights[r][c][1] : weights[r][c][0], from);
-          float lower = __shfl_sync(nn::FULL_WARP, col % 2 ? weights[r][c][3] : weights[r][c][2], from);
-          bool upper_sees = sight(first, 8 * c + col), lower_sees = sight(first + 8, 8 * c + col);
-#pragma unroll
-          for (int step = 0; step < STEPS; step++)
-            for (int i = 0; i < 2; i++) {
-              float x = tokens[col * PITCH + 8 * step + 2 * t + i];
-              if (upper_sees) sums[r][step][i] += upper * x;
-              if (lower_sees) sums[r][step][2 + i] += lower * x;
-            }
-        }
-      }
-      continue;
-    }
     unsigned a[R][4];
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -178,6 +159,25 @@ __device__ __forceinline__ void add_weighted(const float (&weights)[R][C][4], co
       a[r][1] = nn::to_tf32(weights[r][c][2]);
       a[r][2] = nn::to_tf32(weights[r][c][1]);
       a[r][3] = nn::to_tf32(weights[r][c][3]);
+    }
+    if (!sight.all(row, 16 * R, 8 * c, 8) && !are_finite(tokens)) {
+      // Row by row, with nothing but what it sees: for a row these are the same bits.
+#pragma unroll
+      for (int r = 0; r < R; r++)
+#pragma unroll 1
+        for (int one = 0; one < 16; one++) {
+          bool first = sight(row + 16 * r + one, 8 * c + 2 * t), second = sight(row + 16 * r + one, 8 * c + 2 * t + 1);
+#pragma unroll
+          for (int step = 0; step < STEPS; step++) {
+            const float* from = tokens + 2 * t * PITCH + 8 * step + g;
+            unsigned b[2] = {first ? __float_as_uint(from[0]) : 0, second ? __float_as_uint(from[PITCH]) : 0};
+            float all[4];
+            for (int i = 0; i < 4; i++) all[i] = sums[r][step][i];
+            nn::mma_m16n8k8_tf32(all, a[r], b);
+            for (int i = 0; i < 4; i++) sums[r][step][i] = one == g + 8 * (i / 2) ? all[i] : sums[r][step][i];
+          }
+        }
+      continue;
     }
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
@@ -247,7 +247,7 @@ attention_tensor(Shape s, const float* __restrict__ q, const float* __restrict__
     multiply(rows + row * PITCH, stage.first, scores);
     const Sight<false> sight(s, at.first, first);
     const bool whole = !open && first + COLS <= s.k_len && sight.all(row, 16 * R, 0, COLS);
-    const int count = static_cast<int>(s.k_len - first < COLS ? s.k_len - first : COLS);
+    const int count = static_cast<int>(s.k_len - first);
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
@@ -302,7 +302,8 @@ attention_tensor(Shape s, const float* __restrict__ q, const float* __restrict__
 NN_KERNEL(attention_tensor)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention_tensor_delta(Shape s, const float* __restrict__ y, const float* __restrict__ dy, float* __restrict__ delta) {
+attention_tensor_delta(Shape s, const float* __restrict__ y, const float* __restrict__ dy,
+                       float* __restrict__ delta) {
   nn::sum_products(s, y, dy, delta);
 }
 NN_KERNEL(attention_tensor_delta)
@@ -355,7 +356,7 @@ attention_tensor_dq(Shape s, const float* __restrict__ q, const float* __restric
     multiply(rows + row * PITCH, stage.first, weights);
     multiply(pulls + row * PITCH, stage.second, slopes);
     const Sight<false> sight(s, at.first, first);
-    const int count = static_cast<int>(s.k_len - first < COLS ? s.k_len - first : COLS);
+    const int count = static_cast<int>(s.k_len - first);
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
@@ -397,13 +398,14 @@ attention_tensor_dkv(Shape s, const float* __restrict__ q, const float* __restri
   float key_sums[R][STEPS][4] = {}, value_sums[R][STEPS][4] = {};
 
   // Tiles of all heads are counted on, head by head.
-  const long long group = s.heads / s.kv_heads, from = at.from / COLS;
-  const long long tiles = (s.q_len + COLS - 1) / COLS > from ? (s.q_len + COLS - 1) / COLS - from : 0;
-  auto start = [&](Stage<COLS>& to, long long tile) {
-    long long head = at.kv_head * group + tile / tiles, first = (from + tile % tiles) * COLS;
+  const int group = static_cast<int>(s.heads / s.kv_heads), from = static_cast<int>(at.from) / COLS;
+  const int tiles = max((static_cast<int>(s.q_len) + COLS - 1) / COLS - from, 0);
+  auto start = [&](Stage<COLS>& to, int tile) {
+    int first = (from + tile % tiles) * COLS;
+    long long head = at.kv_head * group + tile / tiles;
     start_copy<COLS>(to.first, tokens(q, s.q, at.batch, head, first, s.q_len), wide);
     start_copy<COLS>(to.second, tokens(dy, s.y, at.batch, head, first, s.q_len), wide);
-    int count = static_cast<int>(s.q_len - first);
+    int count = static_cast<int>(s.q_len) - first;
     start_copy<COLS>(to.x, lse + s.row(at.batch, head, first), count);
     start_copy<COLS>(to.y, delta + s.row(at.batch, head, first), count);
     nn::cp_async_commit();
@@ -413,7 +415,7 @@ attention_tensor_dkv(Shape s, const float* __restrict__ q, const float* __restri
     start_copy<ROWS>(values, tokens(v, s.v, at.batch, at.kv_head, at.first, s.k_len, open), wide);
     start(stages[0], 0);
   }
-  for (long long tile = 0; tile < tiles * group; tile++) {
+  for (int tile = 0; tile < tiles * group; tile++) {
     Stage<COLS>& stage = stages[tile % 2];
     nn::cp_async_wait<0>();
     if (tile == 0) round_copied<ROWS>(rows), round_copied<ROWS>(values);
@@ -423,9 +425,9 @@ attention_tensor_dkv(Shape s, const float* __restrict__ q, const float* __restri
     // All have left the other stage.
     if (tile + 1 < tiles * group) start(stages[(tile + 1) % 2], tile + 1);
 
-    const long long first = (from + tile % tiles) * COLS;
+    const int first = (from + tile % tiles) * COLS;
     const Sight<true> sight(s, first, at.first);
-    const int count = static_cast<int>(s.q_len - first < COLS ? s.q_len - first : COLS);
+    const int count = static_cast<int>(s.q_len) - first;
     float weights[R][C][4];
     multiply(rows + row * PITCH, stage.first, weights);
 #pragma unroll

@@ -63,9 +63,11 @@ pub(super) fn knows(s: &Conv2dSpec, operands: Operands) -> bool {
 
 /// cuDNN, and the convolutions that were planned.
 pub(super) struct Dnn {
-    handle: sys::cudnnHandle_t,
+    stream: CUstream,
     plans: Vec<Plan>,
     known: HashMap<Key, Result<usize, CudnnError>>,
+    /// Opened for the first convolution: it takes about a second and some of the GPU's memory.
+    handle: Option<Result<Handle, CudnnError>>,
 }
 
 // SAFETY: the handle and what is described with it may be used from every thread, one at a time.
@@ -73,11 +75,8 @@ unsafe impl Send for Dnn {}
 
 impl Dnn {
     /// For a stream, which must outlive it.
-    pub(super) fn new(stream: CUstream) -> Result<Self, CudnnError> {
-        let all = Self { handle: result::create_handle()?, plans: Vec::new(), known: HashMap::new() };
-        // SAFETY: both exist.
-        unsafe { result::set_stream(all.handle, stream.cast())? };
-        Ok(all)
+    pub(super) fn new(stream: CUstream) -> Self {
+        Self { stream, handle: None, plans: Vec::new(), known: HashMap::new() }
     }
 
     /// The plan for a convolution that cuDNN [`knows`], made if it is a new one, or why there is none.
@@ -86,7 +85,9 @@ impl Dnn {
         if let Some(known) = self.known.get(&key) {
             return *known;
         }
-        let planned = Plan::new(self.handle, &key).map(|plan| {
+        let handle = self.handle.get_or_insert_with(|| Handle::new(self.stream));
+        let planned = handle.as_ref().map_err(|error| *error).and_then(|handle| Plan::new(handle.0, &key));
+        let planned = planned.map(|plan| {
             self.plans.push(plan);
             self.plans.len() - 1
         });
@@ -95,13 +96,14 @@ impl Dnn {
     }
 
     pub(super) fn run(&self, plan: usize, operands: &[u64], workspace: u64) -> Result<(), CudnnError> {
+        let Some(Ok(handle)) = &self.handle else { unreachable!("there is a plan") };
         let Plan { shape, algorithm } = &self.plans[plan];
         let Shape { x: xs, w: ws, y: ys, conv } = shape;
         let &[x, w, y] = operands else { unreachable!("a convolution has three operands") };
         let (alpha, store, add) = (1.0_f32, 0.0_f32, 1.0_f32);
         let [alpha, store, add] = [&alpha, &store, &add].map(|factor| from_ref(factor).cast::<c_void>());
         let at = |address: u64| address as *mut c_void;
-        let (room, handle) = (at(workspace), self.handle);
+        let (room, handle) = (at(workspace), handle.0);
         // SAFETY: the descriptors exist, and say what whoever recorded the call has at the addresses; the workspace is
         // as large as is said. The factors are read before the call returns.
         unsafe {
@@ -156,11 +158,21 @@ impl Dnn {
     }
 }
 
-impl Drop for Dnn {
+struct Handle(sys::cudnnHandle_t);
+
+impl Handle {
+    fn new(stream: CUstream) -> Result<Self, CudnnError> {
+        let handle = Self(result::create_handle()?);
+        // SAFETY: both exist.
+        unsafe { result::set_stream(handle.0, stream.cast())? };
+        Ok(handle)
+    }
+}
+
+impl Drop for Handle {
     fn drop(&mut self) {
-        self.plans.clear();
         // SAFETY: it exists, and nobody uses it any more. There is nothing to do about an error.
-        let _ = unsafe { result::destroy_handle(self.handle) };
+        let _ = unsafe { result::destroy_handle(self.0) };
     }
 }
 

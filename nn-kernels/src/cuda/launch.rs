@@ -677,7 +677,7 @@ impl<'c> Record<'c> {
 
     /// Records a product by cuBLASLt, if it is there and takes it. If it is `forced`, its refusal is an error.
     pub(super) fn product(&mut self, shape: blas::Shape, operands: blas::Operands, forced: bool) -> bool {
-        let State { libraries, error, .. } = &mut *self.state;
+        let State { libraries, error, .. } = self.bound();
         let planned = libraries.blas.as_mut().map(|blas| blas.plan(shape, operands));
         let doing = || format!("asking cuBLASLt for {shape:?}");
         match planned_or_note(planned, forced, error, doing) {
@@ -695,13 +695,19 @@ impl<'c> Record<'c> {
         operands: dnn::Operands,
         forced: bool,
     ) -> bool {
-        let State { libraries, error, .. } = &mut *self.state;
+        let State { libraries, error, .. } = self.bound();
         let planned = libraries.dnn.as_mut().map(|dnn| dnn.plan(spec, pass, tf32));
         let doing = || format!("asking cuDNN for {pass:?} of {spec:?}");
         match planned_or_note(planned, forced, error, doing) {
             Some(plan) => self.library(Call::Convolution(plan), &operands),
             None => false,
         }
+    }
+
+    /// The state, with the context current, by which libraries know the GPU that they are asked for.
+    fn bound(&mut self) -> &mut State {
+        self.core.note(&mut self.state, "choosing the context", || Ok(()));
+        &mut self.state
     }
 
     fn library(&mut self, call: Call, addresses: &[u64]) -> bool {

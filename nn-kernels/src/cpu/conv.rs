@@ -3,10 +3,12 @@ use std::ops::Range;
 use super::gemm::{self, Mat, Start, Threads};
 use super::par::{self, Rows, rows_per_task};
 use super::patches::{Outputs, Patches, PatchesT, inside, pixel, within};
+use super::routes::Routes;
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::size::{reach, size};
 use super::{Real, depthwise, kernels::Kernels, sweep, winograd};
+use crate::Isa;
 use crate::ops::{Conv2dSpec, Unary};
 
 kernels! {
@@ -16,6 +18,21 @@ kernels! {
 
 /// Channels from which on registers of them are worth their lanes.
 const LANES: usize = 4;
+
+/// Whether there is one tap, of every pixel.
+pub(crate) const fn is_pointwise(s: &Conv2dSpec) -> bool {
+    let once = s.kernel[0] == 1 && s.kernel[1] == 1 && s.padding[0] == 0 && s.padding[1] == 0;
+    // An output may stop before the image does.
+    let whole = s.output[0] == s.input[0] && s.output[1] == s.input[1];
+    once && whole && s.stride[0] == 1 && s.stride[1] == 1
+}
+
+/// Whether Winograd's transforms are outweighed by the products that they save, as it was [measured](Routes).
+const fn transforms_pay(isa: Isa, s: &Conv2dSpec) -> bool {
+    let (a, b) = (s.in_channels / s.groups, s.out_channels / s.groups);
+    let channels = if a < b { a } else { b };
+    Routes::of(isa).convolution(channels, s.output[0].saturating_mul(s.output[1])) == b'W'
+}
 
 /// The way a convolution takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,15 +50,12 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    pub(crate) const fn new(s: &Conv2dSpec) -> Self {
-        let once = s.kernel[0] == 1 && s.kernel[1] == 1 && s.padding[0] == 0 && s.padding[1] == 0;
-        // An output may stop before the image does.
-        let whole = s.output[0] == s.input[0] && s.output[1] == s.input[1];
+    pub(crate) const fn new(isa: Isa, s: &Conv2dSpec) -> Self {
         if s.groups > 1 && s.groups == s.in_channels && s.groups == s.out_channels {
             Self::Depthwise
-        } else if once && whole && s.stride[0] == 1 && s.stride[1] == 1 {
+        } else if is_pointwise(s) {
             Self::Pointwise
-        } else if winograd::suits(s) && sweep::fits(s) {
+        } else if winograd::can(s) && sweep::fits(s) && transforms_pay(isa, s) {
             Self::Winograd
         } else if s.out_channels / s.groups >= LANES && sweep::fits(s) {
             Self::Direct
@@ -53,8 +67,8 @@ impl Route {
     const ALL: [Self; 5] = [Self::Depthwise, Self::Pointwise, Self::Winograd, Self::Direct, Self::Gemm];
 
     /// The one that is asked for, if it can do this layer, or else the fastest.
-    fn forced(asked: Option<Self>, s: &Conv2dSpec) -> Self {
-        asked.filter(|route| route.can(s)).unwrap_or(Self::new(s))
+    fn forced(isa: Isa, asked: Option<Self>, s: &Conv2dSpec) -> Self {
+        asked.filter(|route| route.can(s)).unwrap_or(Self::new(isa, s))
     }
 
     /// The one that is asked for by this name.
@@ -80,7 +94,7 @@ impl Route {
     const fn can(self, s: &Conv2dSpec) -> bool {
         match self {
             Self::Depthwise => s.groups == s.in_channels && s.groups == s.out_channels,
-            Self::Pointwise => matches!(Self::new(s), Self::Pointwise),
+            Self::Pointwise => is_pointwise(s),
             Self::Winograd => winograd::can(s) && sweep::fits(s),
             Self::Direct => sweep::fits(s),
             Self::Gemm => true,
@@ -206,7 +220,7 @@ impl<E: Real> Kernels<E> {
         y: &mut [E],
         _scratch: &mut [E],
     ) {
-        self.conv2d_by(Route::forced(self.forced.conv, s), s, x, w, b, y);
+        self.conv2d_by(Route::forced(self.isa.get(), self.forced.conv, s), s, x, w, b, y);
     }
 
     /// [`conv2d`](Self::conv2d) in a certain way, which must be able to.
@@ -280,7 +294,7 @@ impl<E: Real> Kernels<E> {
         db: Option<&mut [E]>,
         _scratch: &mut [E],
     ) {
-        self.conv2d_vjp_by(Route::forced(self.forced.conv, s), s, x, w, dy, dx, dw, db);
+        self.conv2d_vjp_by(Route::forced(self.isa.get(), self.forced.conv, s), s, x, w, dy, dx, dw, db);
     }
 
     /// [`conv2d_vjp`](Self::conv2d_vjp) in a certain way, which must be able to.
@@ -336,7 +350,7 @@ impl<E: Real> Kernels<E> {
         }
         self.groups_of_images(s, &n, dy, n.oc * n.outputs, dx, n.ic * n.inputs, |g, threads, dy, dx| {
             let wt = n.weight(w, g).t();
-            if Route::new(s) == Route::Pointwise {
+            if is_pointwise(s) {
                 let dy = Mat::new(dy, n.oc, n.outputs);
                 return gemm::product(isa, threads, &wt, &dy, Start::Zero, Unary::Identity, dx, n.outputs);
             }
@@ -662,15 +676,18 @@ mod tests {
     #[test]
     fn routes_depend_on_the_layer_alone() {
         let one = [1, 1];
-        assert_eq!(Route::new(&spec(1, [3, 4], [8, 8], [3, 3])).name(), "direct");
-        assert_eq!(Route::new(&spec(1, [4, 3], [8, 8], [3, 3])).name(), "implicit gemm");
-        assert_eq!(Route::new(&spec(9, [64, 32], [8, 8], [3, 3])).name(), "winograd");
+        assert_eq!(Route::new(Isa::Avx2, &spec(1, [3, 4], [8, 8], [3, 3])).name(), "direct");
+        assert_eq!(Route::new(Isa::Avx2, &spec(1, [4, 3], [8, 8], [3, 3])).name(), "implicit gemm");
+        assert_eq!(Route::new(Isa::Avx2, &spec(9, [64, 32], [8, 8], [3, 3])).name(), "winograd");
         assert_eq!(
-            Route::new(&with(spec(1, [64, 32], [8, 8], [3, 3]), [2, 2], one, one, 1)).name(),
+            Route::new(Isa::Avx2, &with(spec(1, [64, 32], [8, 8], [3, 3]), [2, 2], one, one, 1)).name(),
             "direct"
         );
-        assert_eq!(Route::new(&spec(9, [3, 4], [8, 8], [1, 1])).name(), "pointwise gemm");
-        assert_eq!(Route::new(&with(spec(1, [4, 4], [8, 8], [3, 3]), one, one, one, 4)).name(), "depthwise");
+        assert_eq!(Route::new(Isa::Avx2, &spec(9, [3, 4], [8, 8], [1, 1])).name(), "pointwise gemm");
+        assert_eq!(
+            Route::new(Isa::Avx2, &with(spec(1, [4, 4], [8, 8], [3, 3]), one, one, one, 4)).name(),
+            "depthwise"
+        );
     }
 
     #[test]

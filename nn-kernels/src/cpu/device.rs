@@ -90,7 +90,7 @@ families! {
             s: &Conv2dSpec, x: In<'_, E>, w: In<'_, E>, dy: In<'_, E>,
             dx: Option<Out<'_, E>>, dw: Option<Out<'_, E>>, db: Option<Out<'_, E>>, scratch: Out<'_, E>
         );
-        const fn conv2d_route(s: Conv2dSpec) = conv::Route::new(s).name();
+        const fn conv2d_route(s: Conv2dSpec) = conv::Route::new(Available::best().get(), s).name();
     }
     Pool {
         fn max_pool2d(s: &Pool2dSpec, x: In<'_, E>, y: Out<'_, E>, argmax: Option<&mut [u32]>);

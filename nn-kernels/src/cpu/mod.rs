@@ -39,6 +39,7 @@ mod patches;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod recurrent;
+mod routes;
 mod softmax;
 mod sweep;
 pub(crate) mod table;

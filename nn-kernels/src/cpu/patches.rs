@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Real;
-use super::conv::Route;
+use super::conv::is_pointwise;
 use super::gemm::{Left, Mat, Right};
 use super::isa::Available;
 use super::scratch::Scratch;
@@ -61,7 +61,7 @@ impl<E: Real> Right<E> for Patches<'_, E> {
     }
 
     fn direct(&self) -> Option<Mat<'_, E>> {
-        let whole = self.images == 1 && Route::new(self.s) == Route::Pointwise;
+        let whole = self.images == 1 && is_pointwise(self.s);
         whole.then(|| Mat::new(self.x, self.terms(), self.columns()))
     }
 

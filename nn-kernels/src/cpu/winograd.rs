@@ -25,11 +25,6 @@ const ELEMENTS: usize = 16;
 /// Transformed values that stay in the second cache.
 const VALUES: usize = 96 * 1024;
 
-/// Whether it is worth it: products must outweigh the transforms.
-pub(crate) const fn suits(s: &Conv2dSpec) -> bool {
-    can(s) && s.in_channels / s.groups >= 32 && s.out_channels / s.groups >= 32
-}
-
 /// Whether there are such products for it.
 pub(crate) const fn can(s: &Conv2dSpec) -> bool {
     s.kernel[0] == 3

@@ -7,13 +7,13 @@
 
 mod factors;
 mod few;
-mod routes;
 mod tile;
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::isa::Available;
+use super::routes::Routes;
 use super::scratch::Scratch;
 use super::simd::{Outlined, Simd, kernels};
 use super::size::reach;
@@ -292,20 +292,14 @@ impl Way {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// The fastest for `m` × `k` times `k` × `n`, as it was [measured](routes).
+    /// The fastest for `m` × `k` times `k` × `n`, as it was [measured](Routes).
     pub(crate) const fn new(isa: Isa, m: usize, k: usize, n: usize) -> Self {
-        let (line, class) = (routes::line(k.saturating_mul(n)), routes::class(m));
-        match routes::table(isa)[line][class] {
+        match Routes::of(isa).product(m, k.saturating_mul(n)) {
             b'S' => Self::Streamed,
             b'P' => Self::Packed,
             _ => Self::Direct,
         }
     }
-}
-
-/// The smallest whole number whose power of two is no less than `n`.
-const fn ceil_log2(n: usize) -> usize {
-    (usize::BITS - n.saturating_sub(1).leading_zeros()) as usize
 }
 
 /// What a layer's products are called: the way of one row, and that of many if it is another.

@@ -4,6 +4,7 @@
 //
 // It has what cudarc's safe driver layer touches (cudarc panics at a symbol that is missing) and a few calls more.
 // A call that a real driver refuses while a stream is captured is refused here too.
+#include "libraries.h"
 #include "runtime.h"
 
 #include <atomic>
@@ -304,9 +305,39 @@ std::string own_folder() {
   return path.substr(0, path.rfind('/'));
 }
 
+std::mutex calls_lock;
+std::map<std::string, unsigned long long> calls;
+
 timespec* event_of(void* handle) { return static_cast<timespec*>(handle); }
 
 }  // namespace
+
+namespace nn_emu {
+
+int submit(void* stream, std::function<bool()> work) {
+  return ::submit(stream, [work = std::move(work)] {
+    if (!work()) sticky = ILLEGAL_ADDRESS;
+    return sticky.load();
+  });
+}
+bool reaches(const char* call, const void* start, size_t bytes) {
+  if (inside_a_buffer(reinterpret_cast<Address>(start), bytes)) return true;
+  report("%s: %zu bytes at %s", call, bytes, describe(start).c_str());
+  return false;
+}
+void report_misuse(const char* call, const char* what) { report("%s: %s", call, what); }
+void count(const char* call) {
+  std::lock_guard<std::mutex> lock(calls_lock);
+  calls[call]++;
+}
+
+}  // namespace nn_emu
+
+// How often a function of a library was called.
+API unsigned long long nn_emu_calls(const char* function) {
+  std::lock_guard<std::mutex> lock(calls_lock);
+  return calls[function];
+}
 
 // Asked by the loader, to see that the libcuda it got is this one.
 API int nn_emu_present() { return 1; }

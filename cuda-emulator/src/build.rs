@@ -21,8 +21,17 @@ macro_rules! sources {
     };
 }
 
-const SOURCES: [Source; 6] =
-    sources!["cuda_emulator.h", "kernel_abi.h", "runtime.h", "runtime.cpp", "driver.cpp", "nvrtc.cpp"];
+const SOURCES: [Source; 9] = sources![
+    "cuda_emulator.h",
+    "kernel_abi.h",
+    "libraries.h",
+    "runtime.h",
+    "runtime.cpp",
+    "driver.cpp",
+    "nvrtc.cpp",
+    "cublaslt.cpp",
+    "cudnn.cpp"
+];
 
 struct StandIn {
     name: &'static str,
@@ -32,6 +41,12 @@ struct StandIn {
 const STAND_INS: [StandIn; 2] = [
     StandIn { name: "libcuda.so", sources: &["runtime.cpp", "driver.cpp"] },
     StandIn { name: "libnvrtc.so", sources: &["nvrtc.cpp"] },
+];
+
+/// Those that a program can do without.
+const LIBRARIES: [StandIn; 2] = [
+    StandIn { name: "libcublasLt.so", sources: &["cublaslt.cpp"] },
+    StandIn { name: "libcudnn.so", sources: &["cudnn.cpp"] },
 ];
 
 /// Further names under which programs ask for a library. Each is an empty library that needs the real one.
@@ -83,13 +98,14 @@ fn build_into(folder: &Path, compiler: &str) -> Result<(), Missing> {
         fs::write(&path, source.text).map_err(|error| unusable(&path, error))?;
     }
     std::thread::scope(|scope| {
-        let builds = STAND_INS.each_ref().map(|stand_in| {
-            scope.spawn(|| {
+        let builds = STAND_INS.iter().chain(&LIBRARIES).map(|stand_in| {
+            scope.spawn(move || {
                 let mut command = start(compiler);
                 command.args(FLAGS).args(stand_in.sources).args(["-ldl", "-o", stand_in.name]);
                 run(command.arg(format!("-Wl,-soname,{}", stand_in.name)).current_dir(folder), compiler)
             })
         });
+        let builds: Vec<_> = builds.collect();
         builds.into_iter().try_for_each(|build| build.join().expect("it only waits for g++"))
     })?;
     for (alias, library) in ALIASES {
@@ -116,6 +132,33 @@ fn run(command: &mut Command, compiler: &str) -> Result<(), Missing> {
         return Ok(());
     }
     Err(Missing::Compilation { log: String::from_utf8_lossy(&output.stderr).into_owned() })
+}
+
+/// The same for the libraries, after [`load`].
+pub(crate) fn load_libraries(folder: &Path) -> Result<(), Missing> {
+    for library in &LIBRARIES {
+        std::mem::forget(open(folder.join(library.name))?);
+        let found = open(library.name)?;
+        // SAFETY: the symbol is only looked up, never used as what the type says.
+        let ours = unsafe { found.get::<*const ()>(b"nn_emu_stand_in\0") }.is_ok();
+        std::mem::forget(found);
+        if !ours {
+            return Err(Missing::Loading { reason: format!("another {} is loaded already", library.name) });
+        }
+    }
+    Ok(())
+}
+
+/// How often a function of a library was called.
+pub(crate) fn calls(function: &str) -> Option<u64> {
+    let function = std::ffi::CString::new(function).ok()?;
+    let driver = open("libcuda.so").ok()?;
+    // SAFETY: whoever calls this has loaded the emulator, whose symbol is of this type; the name ends in a NUL.
+    unsafe {
+        let calls =
+            driver.get::<unsafe extern "C" fn(*const std::ffi::c_char) -> u64>(b"nn_emu_calls\0").ok()?;
+        Some(calls(function.as_ptr()))
+    }
 }
 
 /// Makes the loader know the stand-ins, by the names in them, for the life of the process.

@@ -20,6 +20,8 @@
 //! A kernel is followed by `NN_KERNEL(name)` of `device.cuh`, or its module does not have it. Its threads that call
 //! `__syncthreads` must all be there: on the emulator a thread that has left is missing at every later barrier.
 //!
+//! [`install_libraries`] adds stand-ins for libcublasLt and libcudnn.
+//!
 //! | variable | meaning |
 //! |---|---|
 //! | `NN_EMU_ORDER` | `fwd`, `rev` or `rand:SEED`: the order in which threads run |
@@ -110,13 +112,51 @@ pub fn install() -> Result<(), Missing> {
     ANSWER.get_or_init(install_once).clone()
 }
 
+/// [`install`], and stand-ins for libcublasLt and libcudnn, as programs without them are to be tested, too.
+///
+/// They have the products and convolutions of single precision that NVIDIA documents, but can't show which of them the
+/// libraries themselves accept. Call it before anything that looks for the libraries.
+///
+/// # Errors
+///
+/// Says what is missing, and what to do about it.
+pub fn install_libraries() -> Result<(), Missing> {
+    static ANSWER: OnceLock<Result<(), Missing>> = OnceLock::new();
+    ANSWER.get_or_init(|| install().and_then(|()| install_libraries_once())).clone()
+}
+
+/// For tests: how often this process called a function of the stand-ins for libraries that computes something or asks
+/// for an algorithm, such as `cublasLtMatmul`. None if there is no emulator in it.
+pub fn calls(function: &str) -> Option<u64> {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    return build::calls(function);
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+    {
+        let _ = function;
+        None
+    }
+}
+
 /// For tests: whether [`install`] worked. If it didn't, says that the test is skipped.
 ///
 /// # Panics
 ///
 /// If it didn't and `NN_REQUIRE_EMULATOR=1`.
 pub fn installed_or_skip() -> bool {
-    let Err(missing) = install() else { return true };
+    or_skip(install())
+}
+
+/// The same of [`install_libraries`].
+///
+/// # Panics
+///
+/// If it didn't and `NN_REQUIRE_EMULATOR=1`.
+pub fn libraries_installed_or_skip() -> bool {
+    or_skip(install_libraries())
+}
+
+fn or_skip(installed: Result<(), Missing>) -> bool {
+    let Err(missing) = installed else { return true };
     if std::env::var_os("NN_REQUIRE_EMULATOR").is_some_and(|value| value == "1") {
         panic!("{missing}");
     }
@@ -127,6 +167,16 @@ pub fn installed_or_skip() -> bool {
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn install_once() -> Result<(), Missing> {
     build::load(&build::build()?)
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn install_libraries_once() -> Result<(), Missing> {
+    build::load_libraries(&build::build()?)
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+fn install_libraries_once() -> Result<(), Missing> {
+    Err(Missing::Platform)
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]

@@ -51,6 +51,17 @@ pub enum DeviceError {
          `pip install nvidia-cuda-nvrtc==13.0.*`, and name its folder in LD_LIBRARY_PATH"
     )]
     NoNvrtc,
+    /// A route was forced that takes a library which is not on this machine.
+    #[error(
+        "route `{route}`: {library} was not found. Install it with CUDA 13, or by `pip install nvidia-cublas \
+         nvidia-cudnn-cu13`, and name its folder in LD_LIBRARY_PATH"
+    )]
+    NoLibrary {
+        /// The route.
+        route: String,
+        /// The library's name.
+        library: &'static str,
+    },
     /// A kernel that does not compile for this GPU.
     #[error("the kernels {file} do not compile for {arch}:\n{log}")]
     Kernel {

@@ -1,10 +1,11 @@
 use super::compile::File;
+use super::dnn::{self, Pass};
 use super::launch::{Grid, Kernel, Struct};
 use super::linear::{add_parts, splits};
 use super::memory::{View, ViewMut};
-use super::route::{ConvRoute, Tiles};
+use super::route::{ConvRoute, Form, Tiles};
 use super::sums::Channels;
-use super::{Cuda, CudaReal};
+use super::{Cuda, CudaReal, libraries};
 use crate::cpu::conv::check;
 use crate::ops::{Conv, Conv2dSpec};
 
@@ -80,6 +81,27 @@ impl<E: CudaReal> Cuda<E> {
     fn conv_route(&self, s: &Conv2dSpec) -> ConvRoute {
         self.core.forced.conv.unwrap_or(ConvRoute::new(s))
     }
+
+    /// Records one by cuDNN, if it is to have it and takes it. `x`, `w` and `y` are addresses, of their gradients where
+    /// these are wanted.
+    fn conv_by_library(&self, s: &Conv2dSpec, pass: Pass, [x, w, y]: [u64; 3]) -> bool {
+        let forced = self.core.forced.dnn;
+        if size_of::<E>() != 4 || !forced.unwrap_or(pays(s)) || !dnn::knows(s, [x, w, y]) {
+            return false;
+        }
+        let tf32 = self.form(None, &multiplications(s)) == Form::Tensor;
+        self.record().convolution(s, pass, tf32, [x, w, y], forced == Some(true))
+    }
+}
+
+fn multiplications(s: &Conv2dSpec) -> [usize; 7] {
+    let [[height, width], [rows, columns]] = [s.output, s.kernel];
+    [s.batch, s.out_channels, height, width, s.in_channels / s.groups, rows, columns]
+}
+
+/// Whether cuDNN is to have a convolution: groups of few channels are not what its algorithms are made for.
+fn pays(s: &Conv2dSpec) -> bool {
+    ConvRoute::new(s) == ConvRoute::Gemm && libraries::pays(&multiplications(s))
 }
 
 impl<E: CudaReal> Conv for Cuda<E> {
@@ -95,6 +117,16 @@ impl<E: CudaReal> Conv for Cuda<E> {
         check("conv2d", s, x.len(), w.len(), y.len());
         b.inspect(|b| assert_eq!(b.len(), s.out_channels, "conv2d: the bias is not out_channels"));
         if y.len() == 0 {
+            return;
+        }
+        if self.conv_by_library(s, Pass::Forward, [x.address(), w.address(), y.address()]) {
+            if let Some(b) = b {
+                let images = s.batch * s.out_channels;
+                let area = s.output[0] * s.output[1];
+                let mut record = self.record();
+                let launch = record.launch(kernel("add_bias"), Grid::rows(images, Tiles::THREADS));
+                launch.arg(b).arg(&y).arg(images).arg(s.out_channels).arg(area).done();
+            }
             return;
         }
         let (rows, cols) = (s.out_channels / s.groups, s.batch * s.output[0] * s.output[1]);
@@ -136,7 +168,8 @@ impl<E: CudaReal> Conv for Cuda<E> {
     }
 
     fn conv2d_route(s: &Conv2dSpec) -> &'static str {
-        ConvRoute::new(s).name()
+        let library = size_of::<E>() == 4 && pays(s) && libraries::has_dnn();
+        if library { "cudnn" } else { ConvRoute::new(s).name() }
     }
 }
 
@@ -146,6 +179,9 @@ impl<E: CudaReal> Cuda<E> {
     }
 
     fn conv_dx(&self, s: &Conv2dSpec, w: View<'_, E>, dy: View<'_, E>, dx: &ViewMut<'_, E>) {
+        if self.conv_by_library(s, Pass::Data, [dx.address(), w.address(), dy.address()]) {
+            return;
+        }
         let (rows, cols) = (s.in_channels / s.groups, s.batch * s.input[0] * s.input[1]);
         let tiles = Tiles::suiting(self.core.forced.tiles, rows, cols * s.groups);
         // By the channels of x, which are the rows of this product.
@@ -163,6 +199,9 @@ impl<E: CudaReal> Cuda<E> {
     }
 
     fn conv_dw(&self, s: &Conv2dSpec, x: View<'_, E>, dy: View<'_, E>, dw: &ViewMut<'_, E>) {
+        if self.conv_by_library(s, Pass::Filter, [x.address(), dw.address(), dy.address()]) {
+            return;
+        }
         let shape = Shape::new(s);
         let mut record = self.record();
         if self.conv_route(s) == ConvRoute::Direct {

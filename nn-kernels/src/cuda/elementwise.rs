@@ -57,6 +57,13 @@ impl<E: CudaReal> Cuda<E> {
         launch.arg(known).arg(dy).arg(dx).arg(n).done();
     }
 
+    /// y = f(y).
+    pub(super) fn apply_in_place(&self, f: Unary, y: &ViewMut<'_, E>) {
+        let n = y.len();
+        let f = Function::new(f);
+        self.record().launch(kernel("unary_in_place"), Grid::flat(n)).arg(Struct(&f)).arg(y).arg(n).done();
+    }
+
     /// z = f′(z)·dy.
     pub(super) fn pull_in_place(&self, f: Unary, dy: View<'_, E>, z: &ViewMut<'_, E>) {
         let n = z.len();

@@ -11,8 +11,11 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use super::compile::{Compiler, Defines, File};
+use super::libraries::{Call, Libraries, WORKSPACE, failed};
 use super::memory::{View, ViewMut};
 use super::route::Forced;
+use super::{blas, dnn};
+use crate::ops::Conv2dSpec;
 use crate::{DeviceError, Pod};
 
 /// Threads of a block where nothing else is said.
@@ -214,12 +217,16 @@ unsafe impl Send for Function {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Command {
-    function: Function,
-    blocks: [u32; 3],
-    threads: u32,
-    shared: u32,
+    work: Work,
     /// Where its arguments end in [`List::starts`].
     arguments: u32,
+}
+
+/// What a command does. With its arguments it is all that there is to know: a plan of a library stays the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Work {
+    Kernel { function: Function, blocks: [u32; 3], threads: u32, shared: u32 },
+    Library(Call),
 }
 
 /// Launches, in their order, with all that they are called with.
@@ -245,31 +252,33 @@ impl List {
     }
 
     /// Launches one after the other. `room` is for pointers to a command's arguments.
-    fn launch(&mut self, stream: sys::CUstream, room: &mut Vec<*mut c_void>) -> Result<(), DriverError> {
+    fn launch(
+        &mut self,
+        stream: sys::CUstream,
+        room: &mut Vec<*mut c_void>,
+        libraries: &Libraries,
+    ) -> Result<(), DeviceError> {
         let mut first = 0;
         for command in &self.commands {
             let last = command.arguments as usize;
-            room.clear();
-            room.extend(
-                self.starts[first..last]
-                    .iter()
-                    .map(|&at| (&raw mut self.words[at as usize]).cast::<c_void>()),
-            );
+            let starts = &self.starts[first..last];
             first = last;
-            let [x, y, z] = command.blocks;
+            let (function, [x, y, z], threads, shared) = match command.work {
+                Work::Kernel { function, blocks, threads, shared } => (function, blocks, threads, shared),
+                Work::Library(call) => {
+                    // Each argument is one word.
+                    let at = starts.first().map_or(0, |&at| at as usize);
+                    libraries.run(call, &self.words[at..at + starts.len()], stream)?;
+                    continue;
+                }
+            };
+            room.clear();
+            room.extend(starts.iter().map(|&at| (&raw mut self.words[at as usize]).cast::<c_void>()));
             // SAFETY: the function is of a module that stays loaded. Whoever recorded the launch gave what the kernel
             // is declared with; views reach no further than the memory that they were cut from, and before any of it is
             // freed the list is submitted and done.
-            unsafe {
-                result::launch_kernel(
-                    command.function.0,
-                    (x, y, z),
-                    (command.threads, 1, 1),
-                    command.shared,
-                    stream,
-                    room,
-                )?;
-            }
+            unsafe { result::launch_kernel(function.0, (x, y, z), (threads, 1, 1), shared, stream, room) }
+                .map_err(driver("launching kernels"))?;
         }
         Ok(())
     }
@@ -317,6 +326,7 @@ struct State {
     /// Counts graphs that were replayed.
     replays: u64,
     scratch: (u64, usize),
+    libraries: Libraries,
     error: Option<DeviceError>,
 }
 
@@ -350,6 +360,7 @@ impl Core {
         compiler: Compiler,
         forced: Forced,
         graphs: bool,
+        single: bool,
     ) -> Result<Self, DeviceError> {
         let state = State {
             depth: 0,
@@ -363,6 +374,7 @@ impl Core {
             time: 0,
             replays: 0,
             scratch: (0, 0),
+            libraries: Libraries::default(),
             error: None,
         };
         let mut core = Self {
@@ -379,6 +391,12 @@ impl Core {
         core.live = core.alloc(8 * LIVE)?;
         let scratch = (core.alloc(SCRATCH)?, SCRATCH);
         core.lock().scratch = scratch;
+        core.context.bind_to_thread().map_err(driver("choosing the context"))?;
+        let mut libraries = Libraries::open(forced, single, core.stream.cu_stream())?;
+        if libraries.blas.is_some() || libraries.dnn.is_some() {
+            libraries.workspace = core.alloc(WORKSPACE)?;
+        }
+        core.lock().libraries = libraries;
         Ok(core)
     }
 
@@ -473,23 +491,24 @@ impl Core {
         }
         // After an error there is no telling what kernels would read.
         if state.error.is_none() {
-            let State { list, live, room, graphs, seen, time, replays, .. } = state;
+            let State { list, live, room, graphs, seen, time, replays, libraries, .. } = state;
             *time += 1;
-            let submitted = self.context.bind_to_thread().and_then(|()| {
+            let failed = driver("launching kernels");
+            let submitted = self.context.bind_to_thread().map_err(&failed).and_then(|()| {
                 let stream = self.stream.cu_stream();
                 if !live.is_empty() {
                     // SAFETY: there are `LIVE` words at the address, no fewer than in the list. Memory that is not
                     // pinned has been read when the call returns.
-                    unsafe { result::memcpy_htod_async(self.live, &live[..], stream)? };
+                    unsafe { result::memcpy_htod_async(self.live, &live[..], stream) }.map_err(&failed)?;
                 }
                 if !self.graphs.load(Ordering::Relaxed) || list.commands.len() < WORTH {
-                    return list.launch(stream, &mut room.0);
+                    return list.launch(stream, &mut room.0, libraries);
                 }
                 if let Some(known) = graphs.iter_mut().find(|known| known.list == *list) {
                     known.used = *time;
                     *replays += 1;
                     // SAFETY: the graph and the stream exist; for its launches see `List::launch`.
-                    return unsafe { result::graph::launch(known.graph, stream) };
+                    return unsafe { result::graph::launch(known.graph, stream) }.map_err(&failed);
                 }
                 // Only lists without a graph are hashed, which takes longer than to compare them. Where two that differ
                 // hash alike, the second is made a graph somewhat early.
@@ -499,9 +518,9 @@ impl Core {
                         seen.pop_front();
                     }
                     seen.push_back(hash);
-                    return list.launch(stream, &mut room.0);
+                    return list.launch(stream, &mut room.0, libraries);
                 }
-                let graph = capture(list, stream, &mut room.0)?;
+                let graph = capture(list, stream, &mut room.0, libraries)?;
                 if graphs.len() == GRAPHS
                     && let Some(oldest) = (0..GRAPHS).min_by_key(|&i| graphs[i].used)
                 {
@@ -509,10 +528,10 @@ impl Core {
                 }
                 graphs.push(Graph { list: list.clone(), graph, used: *time });
                 // SAFETY: as above.
-                unsafe { result::graph::launch(graph, stream) }
+                unsafe { result::graph::launch(graph, stream) }.map_err(&failed)
             });
             if let Err(error) = submitted {
-                state.error = Some(driver("launching kernels")(error));
+                state.error = Some(error);
             }
         }
         state.list.clear();
@@ -568,7 +587,8 @@ impl Drop for Core {
         let _ = self.context.bind_to_thread().and_then(|()| self.stream.synchronize());
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.graphs.clear();
-        for at in [self.fault, self.live, state.scratch.0] {
+        let libraries = std::mem::take(&mut state.libraries);
+        for at in [self.fault, self.live, state.scratch.0, libraries.workspace] {
             if at != 0 {
                 // SAFETY: as above.
                 let _ = unsafe { result::free_sync(at) };
@@ -586,19 +606,21 @@ fn capture(
     list: &mut List,
     stream: sys::CUstream,
     room: &mut Vec<*mut c_void>,
-) -> Result<sys::CUgraphExec, DriverError> {
+    libraries: &Libraries,
+) -> Result<sys::CUgraphExec, DeviceError> {
+    let failed = driver("launching kernels");
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     // SAFETY: the stream exists, and only this thread uses it, for it holds the lock. The capture is ended whatever
     // happens, and a graph that was captured is destroyed once, when it has been made executable.
     unsafe {
-        result::stream::begin_capture(stream, mode)?;
-        let launched = list.launch(stream, room);
+        result::stream::begin_capture(stream, mode).map_err(&failed)?;
+        let launched = list.launch(stream, room, libraries);
         let graph = result::stream::end_capture(stream);
         launched?;
-        let graph = graph?;
+        let graph = graph.map_err(&failed)?;
         let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
-        result::graph::destroy(graph)?;
-        made
+        result::graph::destroy(graph).map_err(&failed)?;
+        made.map_err(&failed)
     }
 }
 
@@ -653,6 +675,52 @@ impl<'c> Record<'c> {
         });
     }
 
+    /// Records a product by cuBLASLt, if it is there and takes it. If it is `forced`, its refusal is an error.
+    pub(super) fn product(&mut self, shape: blas::Shape, operands: blas::Operands, forced: bool) -> bool {
+        let State { libraries, error, .. } = self.bound();
+        let planned = libraries.blas.as_mut().map(|blas| blas.plan(shape, operands));
+        let doing = || format!("asking cuBLASLt for {shape:?}");
+        match planned_or_note(planned, forced, error, doing) {
+            Some(plan) => self.library(Call::Product(plan), &operands),
+            None => false,
+        }
+    }
+
+    /// Records a convolution by cuDNN, if it is there and takes it. If it is `forced`, its refusal is an error.
+    pub(super) fn convolution(
+        &mut self,
+        spec: &Conv2dSpec,
+        pass: dnn::Pass,
+        tf32: bool,
+        operands: dnn::Operands,
+        forced: bool,
+    ) -> bool {
+        let State { libraries, error, .. } = self.bound();
+        let planned = libraries.dnn.as_mut().map(|dnn| dnn.plan(spec, pass, tf32));
+        let doing = || format!("asking cuDNN for {pass:?} of {spec:?}");
+        match planned_or_note(planned, forced, error, doing) {
+            Some(plan) => self.library(Call::Convolution(plan), &operands),
+            None => false,
+        }
+    }
+
+    /// The state, with the context current, by which libraries know the GPU that they are asked for.
+    fn bound(&mut self) -> &mut State {
+        self.core.note(&mut self.state, "choosing the context", || Ok(()));
+        &mut self.state
+    }
+
+    fn library(&mut self, call: Call, addresses: &[u64]) -> bool {
+        let list = &mut self.state.list;
+        for &address in addresses {
+            list.starts.push(list.words.len() as u32);
+            list.words.push(address);
+        }
+        let arguments = list.starts.len() as u32;
+        list.commands.push(Command { work: Work::Library(call), arguments });
+        true
+    }
+
     /// A launch, to be completed by its arguments.
     pub(super) fn launch(&mut self, kernel: Kernel, grid: Grid) -> Launch<'_, 'c> {
         if self.state.live.len() + 16 > LIVE {
@@ -661,6 +729,24 @@ impl<'c> Record<'c> {
         let starts = self.state.list.starts.len();
         let words = self.state.list.words.len();
         Launch { record: self, kernel, grid, starts, words }
+    }
+}
+
+/// The plan that a library made, if there is one.
+fn planned_or_note<E: std::fmt::Display>(
+    planned: Option<Result<usize, E>>,
+    forced: bool,
+    first: &mut Option<DeviceError>,
+    doing: impl Fn() -> String,
+) -> Option<usize> {
+    match planned? {
+        Ok(plan) => Some(plan),
+        Err(error) => {
+            if forced {
+                first.get_or_insert_with(|| failed(&doing(), error));
+            }
+            None
+        }
     }
 }
 
@@ -709,6 +795,9 @@ impl Launch<'_, '_> {
         }
         let arguments = state.list.starts.len() as u32;
         let Grid { blocks, threads, shared } = grid;
-        state.list.commands.push(Command { function, blocks, threads, shared, arguments });
+        state
+            .list
+            .commands
+            .push(Command { work: Work::Kernel { function, blocks, threads, shared }, arguments });
     }
 }

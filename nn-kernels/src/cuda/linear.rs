@@ -3,7 +3,7 @@ use super::elementwise::Function;
 use super::launch::{Address, Argument, Grid, Kernel, Record, Struct};
 use super::memory::{View, ViewMut};
 use super::route::{Form, Tiles};
-use super::{Cuda, CudaReal, packed, sums};
+use super::{Cuda, CudaReal, blas, libraries, packed, sums};
 use crate::cpu::linear::check;
 use crate::ops::{Linear, LinearSpec, PackedSpec, Unary};
 
@@ -186,6 +186,41 @@ fn forward<'a, E: CudaReal>(s: &LinearSpec, x: View<'a, E>, w: View<'a, E>) -> P
 }
 
 impl<E: CudaReal> Cuda<E> {
+    /// Records y = the product, or y += it, by cuBLASLt, if it is to have it and takes it.
+    fn by_library(
+        &self,
+        p: &Product<'_, E>,
+        bias: Option<View<'_, E>>,
+        add: bool,
+        y: &ViewMut<'_, E>,
+    ) -> bool {
+        let (forced, sizes) = (self.core.forced.blas, [p.rows, p.cols, p.depth]);
+        let wanted = forced.unwrap_or(libraries::pays(&sizes));
+        let counted = sizes.iter().all(|&size| size > 0 && size < 1 << 31);
+        if size_of::<E>() != 4 || !wanted || !counted {
+            return false;
+        }
+        // A column-major matrix whose columns are as long as what lies side by side. Of a single column the stride says
+        // nothing, but it must not be less than its length.
+        let factor = |factor: &Factor<'_, E>, n: usize, left: bool| match factor.inner {
+            1 => blas::Factor { transposed: left, stride: factor.outer.max(p.depth) },
+            inner => blas::Factor { transposed: !left, stride: inner.max(n) },
+        };
+        let shape = blas::Shape {
+            m: p.cols,
+            n: p.rows,
+            k: p.depth,
+            a: factor(&p.b, p.cols, true),
+            b: factor(&p.a, p.rows, false),
+            add,
+            bias: bias.is_some(),
+            tf32: self.form(None, &sizes) == Form::Tensor,
+        };
+        let operands =
+            [p.b.values.address(), p.a.values.address(), y.address(), bias.map_or(0, View::address)];
+        self.record().product(shape, operands, forced == Some(true))
+    }
+
     /// The kernel to take for a product.
     fn suiting(&self, p: &Product<'_, E>) -> By {
         let forced = self.core.forced.linear;
@@ -206,11 +241,20 @@ impl<E: CudaReal> Cuda<E> {
         mode: Mode,
         y: &ViewMut<'_, E>,
     ) {
+        if self.by_library(p, bias, matches!(mode, Mode::Add), y) {
+            if act != Unary::Identity {
+                self.apply_in_place(act, y);
+            }
+            return;
+        }
         p.launch(&mut self.record(), self.suiting(p), 1, bias, act, mode, y);
     }
 
     /// y += the product, whose sums may be cut into parts.
     fn add_product(&self, p: &Product<'_, E>, y: &ViewMut<'_, E>) {
+        if self.by_library(p, None, true, y) {
+            return;
+        }
         let by = self.suiting(p);
         let splits = splits(by.count(p.rows, p.cols), p.depth);
         let mut record = self.record();
@@ -310,7 +354,8 @@ impl<E: CudaReal> Linear for Cuda<E> {
         packed::linear_vjp(self, s, w, dy, &dx);
     }
 
-    fn linear_route(_: &LinearSpec) -> &'static str {
-        "tiles"
+    fn linear_route(s: &LinearSpec) -> &'static str {
+        let large = libraries::pays(&[s.rows, s.inputs, s.outputs]);
+        if size_of::<E>() == 4 && large && libraries::has_blas() { "cublaslt" } else { "tiles" }
     }
 }

@@ -4,13 +4,15 @@
 //! file for the GPU at hand when one of its kernels is first asked for; what it made is kept in memory and on disk.
 //! Shapes are arguments of kernels and not constants, so that a model compiles each file once.
 //!
+//! Large products and convolutions of `f32` go to NVIDIA's cuBLASLt and cuDNN where they are installed (`libraries`).
+//!
 //! Operations are recorded (`launch`) and submitted one by one, or as a whole by
 //! [`Memory::together`](crate::Memory::together): a list of launches that comes a second time is made a CUDA graph,
 //! and from then on replayed. Numbers that change from step to step, such as a learning rate, are no part of it:
 //! kernels read them from the device's memory.
 //!
 //! All sums are in an order that depends on sizes alone, and there are no atomic additions: the same call gives the
-//! same bits.
+//! same bits. In a library's product the order may also depend on how operands are aligned.
 //!
 //! A new kernel is a function in a `.cu` file, followed by `NN_KERNEL(name)`; the file is named in `compile`'s list,
 //! with the sets of constants that it is compiled with. An operation checks sizes as the CPU does, and then records:
@@ -24,8 +26,11 @@
 
 #![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
 
+mod blas;
 mod compile;
+mod dnn;
 mod launch;
+mod libraries;
 mod memory;
 mod route;
 mod sha256;
@@ -111,8 +116,9 @@ impl<E> std::fmt::Debug for Cuda<E> {
 impl<E: CudaReal> Cuda<E> {
     /// The GPU of this number, from 0.
     ///
-    /// # Errors There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does
-    /// not exist, or the driver refuses.
+    /// # Errors
+    /// There is no driver, no such GPU or no NVRTC on this machine, `NN_CUDA_ROUTE` names a route that does not exist
+    /// or takes a library that is not there, or the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self, DeviceError> {
         let forced = match std::env::var_os("NN_CUDA_ROUTE") {
             Some(routes) => Forced::parse(&routes.to_string_lossy())?,
@@ -137,7 +143,7 @@ impl<E: CudaReal> Cuda<E> {
         let shared = context.attribute(limit).map_err(&failed)?.try_into().unwrap_or(0);
         let name = context.name().map_err(&failed)?;
         let compiler = Compiler::new(format!("sm_{major}{minor}"), E::NAME, &name)?;
-        let core = Core::new(context, stream, compiler, forced, graphs)?;
+        let core = Core::new(context, stream, compiler, forced, graphs, size_of::<E>() == 4)?;
         let allowed = std::env::var_os("NN_CUDA_TF32").is_none_or(|value| value != "0");
         // Tensor cores of earlier GPUs know no TF32.
         let tf32 = allowed && major >= 8;
@@ -147,10 +153,12 @@ impl<E: CudaReal> Cuda<E> {
     /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For
     /// `linear` there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`,
     /// which agree within rounding. Products on tensor cores, of numbers rounded to TF32, are `tensor` for `linear`
-    /// and `attention`, and `plain` attention is in full precision. Several are separated by commas.
+    /// and `attention`, and `plain` attention is in full precision. With `library`, `linear` takes cuBLASLt and
+    /// `conv2d` takes cuDNN, for `f32` of all sizes that these know; with `kernels` neither does. Several are separated
+    /// by commas.
     ///
     /// # Errors
-    /// There is no such route, or the driver refuses.
+    /// There is no such route or no such library, or the driver refuses.
     pub fn forcing(&self, routes: &str) -> Result<Self, DeviceError> {
         let graphs = self.core.graphs.load(Ordering::Relaxed);
         let forced = Self::with(self.core.context.ordinal(), Forced::parse(routes)?, graphs)?;
@@ -161,7 +169,9 @@ impl<E: CudaReal> Cuda<E> {
     ///
     /// Otherwise tensor cores compute large products of `f32`, those of more than 2²⁴ multiplications: factors are
     /// rounded to the 11 significant bits of TF32, and sums are of `f32`. Then the bits of an output also depend on
-    /// whether the call that computes it counts as large, and so on how many rows or queries are in it.
+    /// whether the call that computes it counts as large, and so on how many rows or queries are in it. So it is, in
+    /// any precision, with what cuBLASLt computes, whose algorithm is that for all sizes of a call: forcing
+    /// `linear=kernels` leaves it out.
     #[must_use]
     pub fn full_precision(self) -> Self {
         Self { tf32: false, ..self }

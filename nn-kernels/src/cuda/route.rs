@@ -35,10 +35,22 @@ pub(super) struct Forced {
     pub(super) attention: Option<Form>,
     pub(super) linear: Option<Form>,
     pub(super) tiles: Option<Tiles>,
+    /// Products of `linear` by cuBLASLt, however small, or by kernels here, however large.
+    pub(super) blas: Option<bool>,
     pub(super) conv: Option<ConvRoute>,
+    /// Convolutions by cuDNN, however small, or by kernels here, however large.
+    pub(super) dnn: Option<bool>,
 }
 
 impl Forced {
+    fn linear(&mut self, form: Form, tiles: Option<Tiles>) {
+        (self.linear, self.tiles, self.blas) = (Some(form), tiles, Some(false));
+    }
+
+    fn conv2d(&mut self, route: ConvRoute) {
+        (self.conv, self.dnn) = (Some(route), Some(false));
+    }
+
     /// What a text such as `linear=small` asks for; several are separated by commas.
     pub(super) fn parse(text: &str) -> Result<Self, DeviceError> {
         let mut forced = Self::default();
@@ -46,20 +58,20 @@ impl Forced {
             match part {
                 "attention=plain" => forced.attention = Some(Form::Plain),
                 "attention=tensor" => forced.attention = Some(Form::Tensor),
-                "linear=large" => {
-                    (forced.linear, forced.tiles) = (Some(Form::Plain), Some(Tiles::Large));
-                }
-                "linear=small" => {
-                    (forced.linear, forced.tiles) = (Some(Form::Plain), Some(Tiles::Small));
-                }
-                "linear=tensor" => forced.linear = Some(Form::Tensor),
-                "conv2d=gemm" => forced.conv = Some(ConvRoute::Gemm),
-                "conv2d=direct" => forced.conv = Some(ConvRoute::Direct),
+                "linear=large" => forced.linear(Form::Plain, Some(Tiles::Large)),
+                "linear=small" => forced.linear(Form::Plain, Some(Tiles::Small)),
+                "linear=tensor" => forced.linear(Form::Tensor, None),
+                "linear=kernels" => forced.blas = Some(false),
+                "linear=library" => forced.blas = Some(true),
+                "conv2d=gemm" => forced.conv2d(ConvRoute::Gemm),
+                "conv2d=direct" => forced.conv2d(ConvRoute::Direct),
+                "conv2d=kernels" => forced.dnn = Some(false),
+                "conv2d=library" => forced.dnn = Some(true),
                 _ => {
-                    let offered =
-                        "attention=plain, attention=tensor, linear=large, linear=small, linear=tensor, \
-                                   conv2d=gemm, conv2d=direct"
-                            .to_owned();
+                    let offered = "attention=plain, attention=tensor, linear=large, linear=small, linear=tensor, \
+                                   linear=kernels, linear=library, conv2d=gemm, conv2d=direct, conv2d=kernels, \
+                                   conv2d=library"
+                        .to_owned();
                     return Err(DeviceError::UnknownRoute { asked: part.to_owned(), offered });
                 }
             }
@@ -78,7 +90,9 @@ mod tests {
         let expected = Forced {
             linear: Some(Form::Plain),
             tiles: Some(Tiles::Small),
+            blas: Some(false),
             conv: Some(ConvRoute::Gemm),
+            dnn: Some(false),
             ..Forced::default()
         };
         assert_eq!(forced, expected);

@@ -1,7 +1,7 @@
 use crate::{Memory, View, ViewMut};
 
 /// A two-dimensional convolution of `batch` images, channels first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Conv2dSpec {
     /// Images.
     pub batch: usize,

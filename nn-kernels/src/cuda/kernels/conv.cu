@@ -201,6 +201,16 @@ __device__ __forceinline__ void weights(const Shape& shape, const real* x, const
 NN_CONV(Large, large, large_dx, large_dw)
 NN_CONV(Small, small, small_dx, small_dw)
 
+// y += b of its channel; a block has one channel of one image.
+extern "C" __global__ void add_bias(const real* __restrict__ b, real* __restrict__ y, long long images,
+                                    long long channels, long long area) {
+  for (long long image = blockIdx.x; image < images; image += gridDim.x) {
+    real bias = b[image % channels];
+    for (long long i = threadIdx.x; i < area; i += blockDim.x) y[image * area + i] += bias;
+  }
+}
+NN_KERNEL(add_bias)
+
 // A thread an output.
 extern "C" __global__ void direct(Shape shape, const real* __restrict__ x, const real* __restrict__ w,
                                   const real* __restrict__ b, real* __restrict__ y) {

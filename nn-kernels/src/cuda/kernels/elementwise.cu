@@ -5,6 +5,11 @@ extern "C" __global__ void unary(Function f, const real* __restrict__ x, real* _
 }
 NN_KERNEL(unary)
 
+extern "C" __global__ void unary_in_place(Function f, real* __restrict__ y, long long n) {
+  NN_EACH(i, n) y[i] = apply(f, y[i]);
+}
+NN_KERNEL(unary_in_place)
+
 // dy and dx may be the same.
 extern "C" __global__ void unary_vjp(Function f, const real* __restrict__ known, const real* dy, real* dx,
                                      long long n) {

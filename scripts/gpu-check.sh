@@ -66,7 +66,7 @@ limit() { # PART MOST: seconds that a step of a part may take
   echo $((left < $2 ? left : $2))
 }
 
-say "== $(sed -n 's/^# //p' "$folder/MANIFEST" | paste -sd ';')"
+say "== $(sed -n 's/^# //p' "$folder/MANIFEST")"
 
 # A folder `stubs` has libraries to link with, which only fail.
 roots=()
@@ -141,9 +141,10 @@ run_tests() { # NAME PART MOST COMMAND...: runs a program of tests, and counts w
   read -r passed wrong < \
     <(sed -nE 's/.*test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' "$scratch/step" | tail -n 1)
   local took="in $((SECONDS - start)) s"
-  grep -aE '^test .*FAILED|panicked at|ERROR SUMMARY|RACECHECK SUMMARY' "$scratch/step" | head -n 20
+  grep -aE 'ERROR SUMMARY|RACECHECK SUMMARY' "$scratch/step" | tail -n 1
   if ((status != 0)); then
-    tail -n 15 "$scratch/step"
+    # The names of what failed are at the end, and why in the log.
+    tail -n 25 "$scratch/step"
     note FAILED "$name: status $status, ${passed:-no tests} passed and ${wrong:-?} failed, $took"
   elif grep -aqE '(^|\s)skipped: ' "$scratch/step"; then
     note FAILED "$name: something was skipped, $took"
@@ -207,7 +208,14 @@ figures() { # NAME PART COMMAND...: runs a program that prints a line of JSON fo
   lines=$(grep -ac '^{.*}$' "$scratch/step")
   local took="$lines measurements in $((SECONDS - start)) s"
   grep -av '^{.*}$' "$scratch/step" | tail -n 15
-  if ((status != 0)); then note FAILED "$name: status $status, $took"; else note ok "$name: $took"; fi
+  if ((status == 0)); then
+    note ok "$name: $took"
+  elif [[ $2 == torch ]]; then
+    # What another library does not do, or not in time, is no failure of this one.
+    note short "$name: status $status, $took"
+  else
+    note FAILED "$name: status $status, $took"
+  fi
 }
 
 if wants bench; then
@@ -232,7 +240,7 @@ fi
 if [[ -s $scratch/figures ]]; then
   {
     printf '{"machine":"%s","date":"%s","manifest":"%s","figures":[\n' "${machine//\"/}" "$(date -u +%F)" \
-      "$(sed -n 's/^# //p' "$folder/MANIFEST" | paste -sd ';' | tr -d '"')"
+      "$(sed -n 's/^# //p' "$folder/MANIFEST" | tr -d '"')"
     sed '$!s/$/,/' "$scratch/figures"
     printf ']}\n'
   } > "$out/figures.json"

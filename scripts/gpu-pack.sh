@@ -47,8 +47,8 @@ cp scripts/gpu-check.sh scripts/gpu-table.py scripts/peers/{torch_gpu,torch_peer
 glibc=$(strings -a "$folder"/*.test "$folder/bench" | grep -oE '^GLIBC_2\.[0-9]+$' | sort -Vu | tail -n 1)
 changes=$(git status --porcelain 2> /dev/null | grep -c . || true)
 {
-  echo "# commit $(git rev-parse HEAD 2> /dev/null || echo unknown), $changes files changed since"
-  echo "# $(rustc --version), ${glibc:-glibc unknown}"
+  commit=$(git rev-parse --short=12 HEAD 2> /dev/null || echo unknown)
+  echo "# commit $commit, $changes files changed since; $(rustc --version), ${glibc:-glibc unknown}"
   (cd "$folder" && sha256sum -- *)
 } > "$built"
 cp "$built" "$folder/MANIFEST"

@@ -186,7 +186,8 @@ class Bench:
             capture = mode == CAPTURED
             adam = optimiser(model.parameters(), lr=LEARNING_RATE, fused=True, capturable=capture)
             x_host, t_host = self.on_host(inputs.contiguous(memory_format=layout)), self.on_host(target)
-            x, t = torch.empty_like(x_host, device=self.device), torch.empty_like(t_host, device=self.device)
+            # Not empty: a capture's first runs come before the first step.
+            x, t = (tensor.to(self.device, copy=True) for tensor in (x_host, t_host))
             objective = self.compiled(lambda x, t: loss_of(model(x), t), mode)
 
             def on_gpu():
@@ -213,7 +214,7 @@ class Bench:
             flops = perceptron_flops(batch, 8, 64, 64, 4)
             work = Work(name, count(model), flops, items=batch, unit="samples")
             x_host = self.on_host(torch.randn(batch, 8))
-            x = torch.empty_like(x_host, device=self.device)
+            x = x_host.to(self.device, copy=True)
             y_host = self.on_host(torch.empty(batch, 4))
             with torch.inference_mode():
                 forward = self.compiled(model, mode)

@@ -132,7 +132,7 @@ impl Bench {
     }
 
     /// A model's training, with products in the given precisions.
-    fn trains<M: Declared>(
+    fn trains<M>(
         &self,
         work: Work,
         batch: usize,
@@ -141,7 +141,7 @@ impl Bench {
         step: impl Fn(&mut Model<M, Gpu>, &mut Adam<Gpu>) -> Result<f64, nn::Error>,
     ) -> Outcome
     where
-        M: Module<Gpu, M::In>,
+        M: Declared + Module<Gpu, <M as Declared>::In>,
     {
         if !self.wants(work.name) {
             return Ok(());
@@ -304,9 +304,9 @@ impl Bench {
         })
     }
 
-    fn gpt<M: Declared>(&self, sizes: [usize; 4], step: Step<M>) -> Outcome
+    fn gpt<M>(&self, sizes: [usize; 4], step: Step<M>) -> Outcome
     where
-        M: Module<Gpu, M::In>,
+        M: Declared + Module<Gpu, <M as Declared>::In>,
     {
         let [batch, len, dim, blocks] = sizes;
         let tokens = batch * len;

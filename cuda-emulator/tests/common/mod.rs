@@ -17,8 +17,8 @@ pub(crate) struct Device {
     pub(crate) stream: Arc<CudaStream>,
 }
 
-/// `None`, and a line that says so, if there is no emulator on this machine. With `NN_CUDA=gpu` a GPU, which must be there:
-/// what the emulator takes the wrappers in `device.cuh` to mean is then held against what they do.
+/// `None`, and a line that says so, if there is no emulator on this machine. With `NN_CUDA=gpu` a GPU, which must be
+/// there: what the emulator takes the wrappers in `device.cuh` to mean is then held against what they do.
 pub(crate) fn device() -> Option<Device> {
     if std::env::var("NN_CUDA").as_deref() != Ok("gpu") && !nn_cuda_emulator::installed_or_skip() {
         return None;

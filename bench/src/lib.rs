@@ -115,13 +115,13 @@ pub fn work(name: &str) -> Option<Result<Work, Error>> {
 }
 
 /// Numbers of a normal distribution, which are never all zero.
-fn random(seed: u64, n: usize) -> Vec<f32> {
+pub fn random(seed: u64, n: usize) -> Vec<f32> {
     let mut rng = Philox::new(seed, 0);
     (0..n).map(|_| rng.normal() as f32).collect()
 }
 
 /// Whole numbers below `below`.
-fn ids(seed: u64, n: usize, below: u32) -> Vec<u32> {
+pub fn ids(seed: u64, n: usize, below: u32) -> Vec<u32> {
     let mut rng = Philox::new(seed, 0);
     (0..n).map(|_| rng.below(below)).collect()
 }

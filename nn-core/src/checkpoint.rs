@@ -117,7 +117,10 @@ fn tensors<M: Declared, D: Device>(weights: &Weights<M, D>) -> Vec<(String, Host
 }
 
 pub(crate) fn save<M: Declared, D: Device>(weights: &Weights<M, D>, path: &Path) -> Result<(), Error> {
-    write(path, tensors(weights), None)
+    let all = tensors(weights);
+    // What could not be read must not be written.
+    weights.device().finish()?;
+    write(path, all, None)
 }
 
 pub(crate) fn save_training<M: Declared, D: Device, O: Optimizer<D>>(
@@ -135,6 +138,7 @@ pub(crate) fn save_training<M: Declared, D: Device, O: Optimizer<D>>(
             all.push((format!("{EXTRA}{name}/{}", p.path), Host { shape: p.dims.to_vec(), values }));
         }
     }
+    weights.device().finish()?;
     let at = batches.position();
     let names: Vec<_> = saved.moments.iter().map(|m| m.0).collect();
     let facts = [

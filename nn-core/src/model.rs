@@ -148,7 +148,9 @@ impl<M: Declared, D: Device> Model<M, D> {
         if self.weights.parameters()[i].in_state {
             return Err(Error::NotOptimised { path: path.to_owned() });
         }
-        Ok(self.weights.read_from(i, D::view(&self.gradients)))
+        let values = self.weights.read_from(i, D::view(&self.gradients));
+        self.weights.device().finish()?;
+        Ok(values)
     }
 
     /// Moves the parameters one step along the gradients.
@@ -426,6 +428,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
             let targets = Staging::<D>::bring_targets(&mut staging.targets, device, target)?;
             loss.value(device, rows, y, targets, None, D::view_mut(&mut self.value));
             let value = read(device, &self.value);
+            finish::<M, D>(device)?;
             let weight = loss.weight(to - from, target);
             let mean = loss.reduction() == Reduction::Mean;
             // The mean over nothing is no number.

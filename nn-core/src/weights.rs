@@ -100,7 +100,9 @@ impl<M: Declared, D: Device> Weights<M, D> {
     /// # Errors
     /// There is no such parameter.
     pub fn get(&self, path: &str) -> Result<Vec<D::Elem>, Error> {
-        Ok(self.read(self.find(path)?))
+        let values = self.read(self.find(path)?);
+        self.device.finish()?;
+        Ok(values)
     }
 
     /// Sets a parameter by its path, in the checkpoint's order.

@@ -362,11 +362,14 @@ mod tests {
 
     #[test]
     fn the_route_depends_on_the_layer_alone() {
-        let route = |s: LinearSpec| <crate::Cpu<f32> as crate::ops::Linear>::linear_route(&s);
-        assert_eq!(route(spec(1, 64, 64)), "direct");
-        assert_eq!(route(spec(1, 784, 512)), "direct, many rows packed");
-        assert_eq!(route(spec(9, 784, 512)), "direct, many rows packed");
-        assert_eq!(route(spec(1, 2048, 2048)), "streamed, many rows packed");
+        use crate::{Cpu, Isa, ops::Linear};
+        let of = |isa, inputs, outputs| crate::cpu::gemm::route(isa, inputs, outputs, false);
+        assert_eq!(of(Isa::Avx2, 64, 64), "direct");
+        assert_eq!(of(Isa::Avx2, 784, 512), "direct, many rows packed");
+        assert_eq!(of(Isa::Avx512, 784, 512), "streamed, many rows packed");
+        assert_eq!(of(Isa::Avx2, 2048, 2048), "streamed, many rows packed");
+        let route = |s: LinearSpec| Cpu::<f32>::linear_route(&s);
+        assert_eq!(route(spec(1, 2048, 2048)), route(spec(9, 2048, 2048)));
         assert_eq!(route(spec(1, 784, 4)), "narrow");
         assert_eq!(route(LinearSpec { transposed: true, ..spec(1, 64, 64) }), "packed");
     }

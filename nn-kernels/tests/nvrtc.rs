@@ -116,11 +116,6 @@ fn kernels_compile_for_sm_80_in_single_precision() {
 }
 
 #[test]
-fn kernels_compile_for_sm_80_in_double_precision() {
-    compiles("sm_80", "double");
-}
-
-#[test]
 fn kernels_compile_for_sm_90_in_single_precision() {
     compiles("sm_90", "float");
 }

@@ -291,6 +291,18 @@ fn a_step_that_fails_leaves_the_model_as_it_was() {
     }
     assert!(matches!(model.forward(&bad), Err(Error::IdOutOfRange { .. })));
     assert!(model.forward(&good).is_ok());
+    let evaluated = model.evaluate(&bad, &good, &CrossEntropy::default());
+    assert!(matches!(evaluated, Err(Error::IdOutOfRange { .. })));
+    // Where an operation fails as well, the index is not told in the next call, or its step would come to nothing.
+    let mut others = Sgd::new(0.1).momentum(0.9);
+    let device = model.weights().device().clone();
+    let mut other = Model::<Policy, _>::new(Weights::new(device, 1).unwrap(), 1, 1).unwrap();
+    other.train_step(&[0.5; 8], &[0.5; 4], &MSE::default(), &mut others).unwrap();
+    let error = model.train_step(&bad, &good, &CrossEntropy::default(), &mut others).unwrap_err();
+    assert!(matches!(error, Error::OtherModel { .. }), "{error}");
+    let before = Trained::of(Vec::new(), &model);
+    step(&mut model, &mut adam, &good).unwrap();
+    assert!(Trained::of(Vec::new(), &model) != before, "the step came to nothing");
     let error = model.train_step(&good, &[0, 1, 2, 11], &CrossEntropy::default(), &mut adam).unwrap_err();
     assert!(matches!(error, Error::TargetOutOfRange { target: 11, classes: 11 }), "{error}");
 }

@@ -38,8 +38,9 @@ pub trait Host: Signature {
     ) -> (Self::Slices<'a, D::Elem>, Tensors<'a, D>);
 }
 
+/// What belongs to the samples `from..to`, of `samples`.
 #[inline(always)]
-fn part<T>(slice: &[T], samples: usize, from: usize, to: usize) -> &[T] {
+pub(crate) fn part<T>(slice: &[T], samples: usize, from: usize, to: usize) -> &[T] {
     let each = slice.len() / samples.max(1);
     slice.get(from * each..to * each).unwrap_or(&[])
 }
@@ -58,12 +59,12 @@ fn fetch<'a, D: Device, T: Pod>(
     device.fetch(view, if D::HOST { &mut [] } else { room.take(D::len(view)) })
 }
 
-macro_rules! shapes {
-    ($($name:ident [$($d:ident)*])*) => {$(
-        impl<$($d: Dim),*> Host for $name<$($d),*> {
-            type Slices<'a, E: Pod> = &'a [E];
+macro_rules! one_tensor {
+    ($([$($p:ident: $bound:path),*] $signature:ty, $value:ty, $tensors:ident, $get:ident;)*) => {$(
+        impl<$($p: $bound),*> Host for $signature {
+            type Slices<'a, E: Pod> = &'a [$value];
             #[inline(always)]
-            fn lens<E: Pod>(slice: &[E], see: &mut impl FnMut(usize)) {
+            fn lens<E: Pod>(slice: Self::Slices<'_, E>, see: &mut impl FnMut(usize)) {
                 see(slice.len());
             }
             #[inline(always)]
@@ -78,55 +79,31 @@ macro_rules! shapes {
             #[inline(always)]
             fn bring<'a, 's: 'a, M: Device>(
                 device: &M,
-                slice: &'s [M::Elem],
+                slice: Self::Slices<'s, M::Elem>,
                 room: &mut Region<'a, M>,
             ) -> Tensors<'a, M> {
-                Tensors::real(bring(device, slice, room))
+                Tensors::$tensors(bring(device, slice, room))
             }
             #[inline(always)]
             fn fetch<'a, M: Device>(
                 device: &M,
                 tensors: Tensors<'a, M>,
                 room: &mut Region<'a, Cpu<f32>>,
-            ) -> (&'a [M::Elem], Tensors<'a, M>) {
-                (fetch(device, tensors.get(0), room), tensors.after_first())
+            ) -> (Self::Slices<'a, M::Elem>, Tensors<'a, M>) {
+                (fetch(device, tensors.$get(0), room), tensors.after_first())
             }
         }
     )*};
 }
-shapes! { S0 [] S1 [A] S2 [A B] S3 [A B C] S4 [A B C F] S5 [A B C F G] S6 [A B C F G H] }
-
-impl<S: Signature> Host for Ids<S> {
-    type Slices<'a, E: Pod> = &'a [u32];
-    #[inline(always)]
-    fn lens<E: Pod>(slice: &[u32], see: &mut impl FnMut(usize)) {
-        see(slice.len());
-    }
-    #[inline(always)]
-    fn part<E: Pod>(
-        slice: Self::Slices<'_, E>,
-        samples: usize,
-        from: usize,
-        to: usize,
-    ) -> Self::Slices<'_, E> {
-        part(slice, samples, from, to)
-    }
-    #[inline(always)]
-    fn bring<'a, 's: 'a, D: Device>(
-        device: &D,
-        slice: &'s [u32],
-        room: &mut Region<'a, D>,
-    ) -> Tensors<'a, D> {
-        Tensors::ids(bring(device, slice, room))
-    }
-    #[inline(always)]
-    fn fetch<'a, D: Device>(
-        device: &D,
-        tensors: Tensors<'a, D>,
-        room: &mut Region<'a, Cpu<f32>>,
-    ) -> (&'a [u32], Tensors<'a, D>) {
-        (fetch(device, tensors.get_ids(0), room), tensors.after_first())
-    }
+one_tensor! {
+    [] S0, E, real, get;
+    [A: Dim] S1<A>, E, real, get;
+    [A: Dim, B: Dim] S2<A, B>, E, real, get;
+    [A: Dim, B: Dim, C: Dim] S3<A, B, C>, E, real, get;
+    [A: Dim, B: Dim, C: Dim, F: Dim] S4<A, B, C, F>, E, real, get;
+    [A: Dim, B: Dim, C: Dim, F: Dim, G: Dim] S5<A, B, C, F, G>, E, real, get;
+    [A: Dim, B: Dim, C: Dim, F: Dim, G: Dim, H: Dim] S6<A, B, C, F, G, H>, E, real, get;
+    [S: Signature] Ids<S>, u32, ids, get_ids;
 }
 
 macro_rules! tuples {

@@ -264,12 +264,6 @@ fn possible(classes: usize, targets: impl Iterator<Item = u32>) -> Result<(), Er
     bad.map_or(Ok(()), |target| Err(Error::TargetOutOfRange { target, classes }))
 }
 
-/// The targets that belong to the samples `from..to`.
-pub(crate) fn part<T>(all: &[T], samples: usize, from: usize, to: usize) -> &[T] {
-    let each = all.len() / samples.max(1);
-    all.get(from * each..to * each).unwrap_or(&[])
-}
-
 /// The index of the first largest value; 0 if there is none.
 pub fn argmax<E: Float>(row: &[E]) -> usize {
     let mut best = 0;

@@ -7,10 +7,10 @@ use crate::batches::Batches;
 use crate::checkpoint::{self, LoadReport};
 use crate::ctx::Mode;
 use crate::error::Error;
-use crate::host::Host;
+use crate::host::{Host, part};
 use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
-use crate::loss::{Loss, Rows, Targets, check_outputs, part};
+use crate::loss::{Loss, Rows, Targets, check_outputs};
 use crate::optim::{Adam, Optimizer};
 use crate::partial::Partial;
 use crate::region::{Region, slice};
@@ -381,11 +381,9 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
             }
             Ok(())
         });
-        let result = result.and_then(|()| {
-            let value = read(&device, value);
-            finish::<M, D>(&device)?;
-            Ok(value)
-        });
+        let value = read(&device, value);
+        // Whatever the operations told: what the device has to tell is not left for the next call.
+        let result = result.and(finish::<M, D>(&device)).map(|()| value);
         match result {
             Ok(_) => self.stream.step += 1,
             Err(_) => {
@@ -422,7 +420,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
             let call = self.workspace.call(call);
             let rows = Workspace::<M, D>::rows(&call.extents);
             let x = M::In::part::<D::Elem>(x, samples, from, to);
-            self.workspace.infer_as(&self.weights, x, call, None)?;
+            self.workspace.forward_as(&self.weights, x, call, None)?;
             let (device, Workspace { arena, staging, .. }) = (self.weights.device(), &mut self.workspace);
             let y = arena.output(device, call);
             let targets = Staging::<D>::bring_targets(&mut staging.targets, device, target)?;

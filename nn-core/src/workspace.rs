@@ -383,14 +383,32 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
         call: Call,
         cache: Option<Region<'_, D>>,
     ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
+        self.forward_as(weights, x, call, cache)?;
         let (device, Self { arena, staging, .. }) = (weights.device(), self);
-        let x = M::In::bring(device, x, &mut Region::new(D::view_mut(&mut staging.inputs)));
-        device.together(|| {
-            arena.forward_with(device, weights.params(), State::Read(weights.state()), x, call, cache)
-        })?;
         let y = Staging::<D>::fetch::<M::Out>(&mut staging.outputs, device, arena.output(device, call));
         finish::<M, D>(device)?;
         Ok(y)
+    }
+
+    /// The same, with the output left on the device, which may still be at work.
+    #[inline(always)]
+    pub(crate) fn forward_as(
+        &mut self,
+        weights: &Weights<M, D>,
+        x: <M::In as Host>::Slices<'_, D::Elem>,
+        call: Call,
+        cache: Option<Region<'_, D>>,
+    ) -> Result<(), Error> {
+        let (device, Self { arena, staging, .. }) = (weights.device(), self);
+        let x = M::In::bring(device, x, &mut Region::new(D::view_mut(&mut staging.inputs)));
+        let result = device.together(|| {
+            arena.forward_with(device, weights.params(), State::Read(weights.state()), x, call, cache)
+        });
+        if result.is_err() {
+            // What the device has to tell is not left for the next call.
+            let _ = device.finish();
+        }
+        result
     }
 }
 

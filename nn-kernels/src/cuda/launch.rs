@@ -49,7 +49,6 @@ impl Kernel {
     }
 
     /// The same, compiled with these constants.
-    #[allow(dead_code, reason = "for kernels that are specialised for a tile or a head")]
     pub(super) const fn with(self, defines: Defines) -> Self {
         Self { defines, ..self }
     }
@@ -82,7 +81,6 @@ impl Grid {
     }
 
     /// With so many bytes of dynamic shared memory.
-    #[allow(dead_code, reason = "for kernels whose tiles do not fit static shared memory")]
     pub(super) fn shared(self, bytes: usize) -> Self {
         Self { shared: bytes as u32, ..self }
     }
@@ -681,7 +679,7 @@ impl<'c> Record<'c> {
         let planned = libraries.blas.as_mut().map(|blas| blas.plan(shape, operands));
         let doing = || format!("asking cuBLASLt for {shape:?}");
         match planned_or_note(planned, forced, error, doing) {
-            Some(plan) => self.library(Call::Product(plan), &operands),
+            Some(plan) => self.call(Call::Product(plan), &operands),
             None => false,
         }
     }
@@ -699,7 +697,7 @@ impl<'c> Record<'c> {
         let planned = libraries.dnn.as_mut().map(|dnn| dnn.plan(spec, pass, tf32));
         let doing = || format!("asking cuDNN for {pass:?} of {spec:?}");
         match planned_or_note(planned, forced, error, doing) {
-            Some(plan) => self.library(Call::Convolution(plan), &operands),
+            Some(plan) => self.call(Call::Convolution(plan), &operands),
             None => false,
         }
     }
@@ -710,7 +708,7 @@ impl<'c> Record<'c> {
         &mut self.state
     }
 
-    fn library(&mut self, call: Call, addresses: &[u64]) -> bool {
+    fn call(&mut self, call: Call, addresses: &[u64]) -> bool {
         let list = &mut self.state.list;
         for &address in addresses {
             list.starts.push(list.words.len() as u32);

@@ -203,7 +203,7 @@ mod tests {
 
     // Run by .ci/run, in release, wherever the weights can be fetched.
     #[test]
-    #[ignore = "needs `scripts/get-data.sh minilm`, and some minutes in a debug build"]
+    #[ignore = "needs `scripts/get-data.sh minilm`, and some minutes in a debug build: `.ci/run` runs it in release"]
     fn every_length_works_with_the_real_weights() {
         let mut encoder = Encoder::open(Path::new("data/minilm"), 2).unwrap();
         let text = |len: u32| (0..len).map(|i| (1000 + i * i * 37) % 30522).collect::<Vec<_>>();

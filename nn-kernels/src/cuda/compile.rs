@@ -4,8 +4,8 @@ use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
 
 use cudarc::nvrtc::sys;
+use sha2::{Digest, Sha256};
 
-use super::sha256::{hex, sha256};
 use crate::DeviceError;
 
 /// Constants that a file is compiled with, where they pay: a tile's or a head's size, never a layer's shape.
@@ -284,7 +284,8 @@ impl Compiler {
             all.extend_from_slice(&(part.len() as u64).to_le_bytes());
             all.extend_from_slice(part.as_bytes());
         }
-        format!("{}.cubin", hex(sha256(&all)))
+        let name: String = Sha256::digest(&all).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{name}.cubin")
     }
 }
 
@@ -309,7 +310,7 @@ fn folder() -> Option<PathBuf> {
 fn read(path: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(path).ok()?;
     let (digest, code) = bytes.split_at_checked(32)?;
-    (sha256(code) == digest).then(|| {
+    (Sha256::digest(code)[..] == *digest).then(|| {
         let mut code = code.to_vec();
         code.push(0);
         code
@@ -324,7 +325,7 @@ fn write(path: &Path, code: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let mut bytes = sha256(code).to_vec();
+    let mut bytes = Sha256::digest(code).to_vec();
     bytes.extend_from_slice(code);
     std::fs::write(&aside, bytes)?;
     std::fs::rename(&aside, path).inspect_err(|_| {

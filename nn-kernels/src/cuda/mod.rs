@@ -33,7 +33,6 @@ mod launch;
 mod libraries;
 mod memory;
 mod route;
-mod sha256;
 
 mod attention;
 mod batch_norm;

@@ -30,7 +30,7 @@ impl Tricky {
     }
 }
 
-fn bits<M: Declared, D: Device<Elem = f32>>(model: &Model<M, D>) -> Vec<u32> {
+fn bits<M: Declared, D: Device<Wide = f32>>(model: &Model<M, D>) -> Vec<u32> {
     let weights = model.weights();
     let all = weights.parameters().iter().flat_map(|p| weights.get(&p.path).unwrap());
     all.map(f32::to_bits).collect()

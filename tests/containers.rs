@@ -78,7 +78,7 @@ impl<N: Dim> ProbeOf<N> {
     fn seen<D: Device, X: Signature>(
         cx: &Ctx<'_, D>,
         params: View<'_, D>,
-        state: View<'_, D>,
+        state: StateRef<'_, D>,
         x: Tensors<'_, D>,
     ) -> Seen {
         let mut seen = Seen {
@@ -89,8 +89,8 @@ impl<N: Dim> ProbeOf<N> {
             batch: cx.batch,
             lengths: cx.lengths,
             gain: host(cx, slice::<D>(params, 0, N::N)),
-            base: host(cx, slice::<D>(state, Self::TREE.leaf_offset(2), N::N)),
-            count: host(cx, slice::<D>(state, Self::TREE.leaf_offset(1), 1))[0],
+            base: host(cx, state.slice(Self::TREE.leaf_offset(2), N::N).frozen()),
+            count: host(cx, state.slice(Self::TREE.leaf_offset(1), 1).values())[0],
             writes: false,
             x: Vec::new(),
             ids: Vec::new(),
@@ -125,8 +125,8 @@ impl<N: Dim> ProbeOf<N> {
     }
 }
 
-fn host<D: Device>(cx: &Ctx<'_, D>, view: View<'_, D>) -> Vec<f64> {
-    let mut values = vec![D::Elem::ZERO; D::len(view)];
+fn host<D: Device, T: Float>(cx: &Ctx<'_, D>, view: D::View<'_, T>) -> Vec<f64> {
+    let mut values = vec![T::ZERO; D::len(view)];
     cx.device().download(view, &mut values);
     values.into_iter().map(Float::to_f64).collect()
 }
@@ -157,9 +157,9 @@ impl<D: Device, X: Signature, N: Dim> Module<D, X> for ProbeOf<N> {
         Self::spoil(cx, call.scratch);
         let writes = call.state.write().is_some();
         if let (true, Some(state)) = (cx.trains(), call.state.write()) {
-            let mut count = slice_mut::<D>(state, Self::TREE.leaf_offset(1), 1);
+            let count = span_mut::<D, _>(state, Self::TREE.leaf_offset(1), 1);
             let one = host(cx, D::read(&count))[0] + 1.0;
-            cx.device().fill(one, D::reborrow(&mut count));
+            cx.device().upload(&[D::Wide::from_f64(one)], count);
         }
         let mut seen = Seen { writes, ..Self::seen::<D, X>(cx, call.params, call.state.read(), call.x) };
         if cx.past().is_some() || cx.keeps() {

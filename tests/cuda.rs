@@ -1,6 +1,7 @@
 //! The models of the examples, trained on a GPU as on the CPU. With `NN_CUDA=gpu` on a real one; else on the emulator, where
 //! a GPU's arithmetic is done by g++. Without g++ nothing is tested, unless `NN_REQUIRE_EMULATOR=1`.
 
+use half::bf16;
 use nn::kernels::cuda::CudaReal;
 use nn::*;
 
@@ -99,8 +100,8 @@ struct Trained {
 
 impl Trained {
     fn of<M: Declared, D: Device>(losses: Vec<f64>, model: &Model<M, D>) -> Self {
-        let (weights, read) = (model.weights(), |view: kernels::View<'_, D>| {
-            let mut values = vec![D::Elem::default(); D::len(view)];
+        let (weights, read) = (model.weights(), |view: kernels::WideView<'_, D>| {
+            let mut values = vec![D::Wide::default(); D::len(view)];
             model.weights().device().download(view, &mut values);
             values.iter().map(|v| kernels::Float::to_f64(*v)).collect::<Vec<f64>>()
         });
@@ -153,9 +154,12 @@ fn trains_alike<C: Case>()
 where
     C::Model: Module<Cpu<f64>, <C::Model as Declared>::In>
         + Module<Cuda<f64>, <C::Model as Declared>::In>
-        + Module<Cuda<f32>, <C::Model as Declared>::In>,
+        + Module<Cuda<f32>, <C::Model as Declared>::In>
+        + Module<Cuda<bf16>, <C::Model as Declared>::In>,
 {
-    let (Some(double), Some(single)) = (gpu::<f64>(), gpu::<f32>()) else { return };
+    let (Some(double), Some(single), Some(half)) = (gpu::<f64>(), gpu::<f32>(), gpu::<bf16>()) else {
+        return;
+    };
     let exact = train::<C, _>(&Cpu::<f64>::default());
     let replayed = train::<C, _>(&double);
     assert!(double.replays() > 0, "no step was replayed");
@@ -163,6 +167,21 @@ where
     double.use_graphs(false);
     assert!(train::<C, _>(&double) == replayed, "a replay gives other bits");
     train::<C, _>(&single).assert_near(&exact, 2e-3, "f32");
+    let rounded = train::<C, _>(&half);
+    assert!(half.replays() > 0, "no step in bf16 was replayed");
+    for (a, b) in rounded.losses.iter().zip(&exact.losses) {
+        assert!((a - b).abs() < 0.02 * (0.1 + b), "bf16: a loss of {a} instead of {b}");
+    }
+    // Adam turns the smallest gradient into a whole step, whatever its sign was rounded to.
+    let distance = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+    let start =
+        Trained::of(Vec::new(), &Model::<C::Model, _>::new(Weights::new(single, 5).unwrap(), 7, 1).unwrap());
+    let (off, moved) = (distance(&rounded.params, &exact.params), distance(&start.params, &exact.params));
+    assert!(off < 0.2 * moved, "bf16: parameters moved by {moved}, and are {off} from where they should be");
+    assert!(
+        distance(&rounded.state, &exact.state) < 0.01 * (1.0 + distance(&exact.state, &[])),
+        "bf16: statistics"
+    );
 }
 
 fn real<E: kernels::Float>(n: usize, seed: usize) -> Vec<E> {
@@ -192,11 +211,11 @@ macro_rules! cases {
 
 cases! {
     the_digits_network_trains: Digits, |net, adam, i| {
-        let (x, t) = (real::<D::Elem>(3 * 64, i), ids(3, 10, i as u64));
+        let (x, t) = (real::<D::Wide>(3 * 64, i), ids(3, 10, i as u64));
         net.train_step(&x, &t, &CrossEntropy { smoothing: 0.1, ..CrossEntropy::default() }, adam)
     };
     a_policy_trains: Policy, |net, adam, i| {
-        let (x, t) = (real::<D::Elem>(3 * 8, i), real::<D::Elem>(3 * 4, 100 + i));
+        let (x, t) = (real::<D::Wide>(3 * 8, i), real::<D::Wide>(3 * 4, 100 + i));
         net.train_step(&x, &t, &MSE::default(), adam)
     };
     /// Sequences of another length each time.
@@ -213,7 +232,7 @@ cases! {
         net.train_step(&text, &next, &CrossEntropyRows { first: 8 }, adam)
     };
     a_residual_network_trains: ResNet, |net, adam, i| {
-        let (x, t) = (real::<D::Elem>(3 * 72, i), ids(3, 3, i as u64));
+        let (x, t) = (real::<D::Wide>(3 * 72, i), ids(3, 3, i as u64));
         net.train_step(&x, &t, &CrossEntropy::default(), adam)
     };
 }
@@ -221,7 +240,7 @@ cases! {
 #[test]
 fn sgd_with_momentum_is_replayed_too() {
     let Some(device) = gpu::<f64>() else { return };
-    fn train<D: Device<Elem = f64>>(device: &D) -> Trained {
+    fn train<D: Device<Wide = f64>>(device: &D) -> Trained {
         let mut model = Model::<Policy, D>::new(Weights::new(device.clone(), 5).unwrap(), 7, 2).unwrap();
         let mut sgd = Sgd::new(0.1).momentum(0.9).nesterov().weight_decay(0.01);
         let losses = (0..5).map(|i| {
@@ -322,6 +341,91 @@ fn checkpoints_go_from_one_device_to_the_other() {
     let mut back = Model::<ResNet, _>::new(Weights::new(device, 9).unwrap(), 1, 1).unwrap();
     back.load(&path).unwrap();
     assert!(Trained::of(Vec::new(), &back) == a);
+}
+
+sequential! {
+    /// y = w·x.
+    Slope: [1] -> [1] = LinearNoBias<1, 1>
+}
+
+/// Steps and gradients that bfloat16 can't tell from nothing, beside what they are added to.
+#[test]
+fn what_bf16_would_lose_is_kept_wide() {
+    let Some(device) = gpu::<bf16>() else { return };
+    let mut net = Model::<Slope, _>::new(Weights::new(device, 1).unwrap(), 1, 1).unwrap();
+    let weight = 1.0 + 1.0 / 1024.0;
+    net.weights_mut().set("0.weight", &[weight]).unwrap();
+    assert_eq!(net.weights().get("0.weight").unwrap(), [weight]);
+    // Layers see it rounded.
+    assert_eq!(net.forward(&[1.0]).unwrap(), [1.0]);
+
+    // The gradient of the sum of squares is 2·(x·w − t)·x: exact in bfloat16 here.
+    let sum = MSE { reduction: kernels::ops::Reduction::Sum };
+    net.zero_gradients();
+    net.accumulate(&[1.0], &[-127.0], &sum).unwrap();
+    for _ in 0..8 {
+        net.accumulate(&[1.0], &[0.75], &sum).unwrap();
+    }
+    assert_eq!(net.gradient("0.weight").unwrap(), [256.0 + 8.0 * 0.5]);
+    assert_eq!(net.gradient_norm(), 260.0);
+
+    // Each step is 2⁻¹⁰, a quarter of the distance between numbers above 1.
+    let mut sgd = Sgd::new(1.0 / 1024.0);
+    for _ in 0..16 {
+        net.train_step(&[1.0], &[net_output_less_half(&net)], &sum, &mut sgd).unwrap();
+    }
+    let after = net.weights().get("0.weight").unwrap()[0];
+    assert_eq!(after, weight - 16.0 / 1024.0);
+}
+
+/// What the rounded weight gives for 1, less a half: a target whose gradient is 1.
+fn net_output_less_half(net: &Model<Slope, Cuda<bf16>>) -> f32 {
+    bf16::from_f32(net.weights().get("0.weight").unwrap()[0]).to_f32() - 0.5
+}
+
+#[test]
+fn bf16_infers_evaluates_goes_on_and_saves() {
+    let Some(device) = gpu::<bf16>() else { return };
+    fn near(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        let error = found.iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
+        let size = expected.iter().map(|b| b * b).sum::<f32>().sqrt();
+        assert!(error < 0.02 * size, "{error:e} of {size}");
+    }
+    let cpu = Cpu::<f32>::default();
+    let here = Weights::<Llama, _>::new(cpu, 2).unwrap();
+    let there = Weights::<Llama, _>::new(device.clone(), 2).unwrap();
+    let (mut a, mut b) = (KvCache::new(&there, 2).unwrap(), KvCache::new(&here, 2).unwrap());
+    assert!(a.bytes() < b.bytes());
+    for piece in [&[1, 2, 3, 4, 5, 6][..], &[7, 8], &[9, 10]] {
+        near(a.forward(&there, piece).unwrap(), b.forward(&here, piece).unwrap());
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let mut here = Model::<ResNet, _>::new(Weights::new(cpu, 3).unwrap(), 1, 2).unwrap();
+    here.save(&path).unwrap();
+    let mut there = Model::<ResNet, _>::new(Weights::new(device, 4).unwrap(), 1, 2).unwrap();
+    there.load(&path).unwrap();
+    assert!(
+        Trained::of(Vec::new(), &there) == Trained::of(Vec::new(), &here),
+        "masters are not those of the file"
+    );
+    let (x, t) = (real::<f32>(5 * 72, 1), ids(5, 3, 1));
+    let [a, b] = [
+        there.evaluate(&x, &t, &CrossEntropy::default()).unwrap(),
+        here.evaluate(&x, &t, &CrossEntropy::default()).unwrap(),
+    ];
+    near(&[a.loss as f32], &[b.loss as f32]);
+    assert_eq!(a.samples, 5);
+    near(there.forward(&x[..144]).unwrap(), here.forward(&x[..144]).unwrap());
+    // A step that can't be leaves no gradient for the next one.
+    there.check_finite(true);
+    let mut sgd = Sgd::new(0.1);
+    let mut spoilt = x[..144].to_vec();
+    spoilt[7] = f32::NAN;
+    there.train_step(&spoilt, &t[..2], &CrossEntropy::default(), &mut sgd).unwrap_err();
+    there.train_step(&x[..144], &t[..2], &CrossEntropy::default(), &mut sgd).unwrap();
 }
 
 #[test]

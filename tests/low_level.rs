@@ -125,7 +125,7 @@ fn state_is_written_in_training_only() {
     let mut cx = Ctx::new(&device, 1).mode(Mode::Train).keeping();
     let (saved, scratch) = buffers.forward();
     let call = Forward::new(&params[..], Tensors::real(&x[..]), TensorsMut::real(&mut y[..]));
-    let call = Forward { state: State::Write(&mut state[..]), saved, scratch, ..call };
+    let call = Forward { state: State::of(&mut state[..]), saved, scratch, ..call };
     <L as Module<_, In>>::forward(&mut cx, call);
     assert!((y[0] + 1.0).abs() < 1e-4 && (y[3] - 1.0).abs() < 1e-4, "{y:?}");
     let mean = table.iter().find(|p| p.path == "running_mean").unwrap();
@@ -133,7 +133,7 @@ fn state_is_written_in_training_only() {
     let before = state.clone();
     let (_, scratch) = buffers.forward();
     let call = Forward::new(&params[..], Tensors::real(&x[..]), TensorsMut::real(&mut y[..]));
-    let call = Forward { state: State::Read(&state[..]), scratch, ..call };
+    let call = Forward { state: State::read_only(StateRef::of(&state[..])), scratch, ..call };
     <L as Module<_, In>>::forward(&mut Ctx::new(&device, 1), call);
     assert!(y[0] > 0.5, "by the running statistics");
     assert_eq!(state, before);

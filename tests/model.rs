@@ -73,7 +73,7 @@ impl Bounded {
 const X: [f32; 12] = [0.1, -0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8, 0.9, -1.0, 1.1, 1.2];
 
 /// Everything a call could change: parameters and state, as bits.
-fn bits<M: Declared, D: Device<Elem = f32>>(model: &Model<M, D>) -> Vec<u32> {
+fn bits<M: Declared, D: Device<Wide = f32>>(model: &Model<M, D>) -> Vec<u32> {
     let weights = model.weights();
     let all = weights.parameters().iter().flat_map(|p| weights.get(&p.path).unwrap());
     all.map(f32::to_bits).collect()

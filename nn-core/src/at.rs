@@ -18,7 +18,7 @@ use crate::describe::Describe;
 use crate::fault::Rule;
 use crate::glue::{self, Step};
 use crate::layer::{Declared, Forward, Layer, Module, Params, Vjp};
-use crate::region::{Region, RegionRef, State};
+use crate::region::{Region, RegionRef, State, StateRef};
 use crate::signature::{Kind, Sig, Signature};
 use crate::tensors::{Tensors, TensorsMut};
 use crate::tree::{Child, Node};
@@ -214,7 +214,7 @@ pub fn vjp<D: Device, A: Runs<D>>(
     cx: &mut Ctx<'_, D>,
     step: Step,
     params: View<'_, D>,
-    state: View<'_, D>,
+    state: StateRef<'_, D>,
     x: &Tensors<'_, D>,
     y: &Tensors<'_, D>,
     saved: RegionRef<'_, D>,

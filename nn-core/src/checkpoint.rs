@@ -111,7 +111,7 @@ impl<E: Pod> View for Host<E> {
     }
 }
 
-fn tensors<M: Declared, D: Device>(weights: &Weights<M, D>) -> Vec<(String, Host<D::Elem>)> {
+fn tensors<M: Declared, D: Device>(weights: &Weights<M, D>) -> Vec<(String, Host<D::Wide>)> {
     let table = weights.parameters().iter().enumerate();
     table.map(|(i, p)| (p.path.clone(), Host { shape: p.dims.to_vec(), values: weights.read(i) })).collect()
 }
@@ -263,7 +263,7 @@ fn read<M: Declared, D: Device>(
             report.mistyped.push((p.path.clone(), format!("{:?}", tensor.dtype())));
             continue;
         };
-        if tensor.dtype() != native::<D::Elem>() {
+        if tensor.dtype() != native::<D::Wide>() {
             report.converted.push((p.path.clone(), format!("{:?}", tensor.dtype())));
         }
         if turns {
@@ -487,7 +487,7 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
     }
     // Converted values are not those that were saved, and what follows would not be what would have followed.
     let other = |name: &str, dtype: &dyn fmt::Debug| {
-        refuse(format!("`{name}` is {dtype:?}, and the model computes in {:?}", native::<D::Elem>()))
+        refuse(format!("`{name}` is {dtype:?}, and the model computes in {:?}", native::<D::Wide>()))
     };
     if let Some((name, dtype)) = report.converted.first() {
         return Err(other(name, &format_args!("{dtype}")));
@@ -515,7 +515,7 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
             let fits = tensor.shape() == p.dims.to_vec();
             let values = values(&tensor).filter(|_| fits);
             let values = values.ok_or_else(|| refuse(format!("`{key}` is not like its parameter")))?;
-            if tensor.dtype() != native::<D::Elem>() {
+            if tensor.dtype() != native::<D::Wide>() {
                 return Err(other(&key, &tensor.dtype()));
             }
             p.scatter(&values, &mut arena[p.span()]);

@@ -6,7 +6,7 @@ use nn_kernels::{Device, View, ViewMut};
 
 use crate::ctx::Ctx;
 use crate::layer::{Forward, Layer, Module, Vjp};
-use crate::region::{Region, RegionRef, State, slice, slice_mut};
+use crate::region::{Region, RegionRef, State, StateRef, slice, slice_mut};
 use crate::signature::{Sig, Signature};
 use crate::tensors::{Tensors, TensorsMut};
 use crate::tree::Field;
@@ -114,7 +114,7 @@ pub(crate) fn vjp<D: Device, L: Module<D, X>, X: Signature>(
     cx: &mut Ctx<'_, D>,
     step: Step,
     params: View<'_, D>,
-    state: View<'_, D>,
+    state: StateRef<'_, D>,
     x: &Tensors<'_, D>,
     y: &Tensors<'_, D>,
     saved: RegionRef<'_, D>,
@@ -127,7 +127,7 @@ pub(crate) fn vjp<D: Device, L: Module<D, X>, X: Signature>(
     let place = cx.enter(step.place);
     let call = Vjp {
         params: slice::<D>(params, field.params, field.params_len),
-        state: slice::<D>(state, field.state, field.state_len),
+        state: state.slice(field.state, field.state_len),
         x: x.lend::<X>(),
         y: y.lend::<Given<L, X>>(),
         saved: saved.shorten(),

@@ -1,4 +1,4 @@
-use nn_kernels::{Cpu, Device, Pod};
+use nn_kernels::{Cpu, Device, Float, Pod, View};
 
 use crate::Dim;
 use crate::region::Region;
@@ -27,7 +27,7 @@ pub trait Host: Signature {
     /// The slices as tensors of the device, in `room` if they must be copied.
     fn bring<'a, 's: 'a, D: Device>(
         device: &D,
-        slices: Self::Slices<'s, D::Elem>,
+        slices: Self::Slices<'s, D::Wide>,
         room: &mut Region<'a, D>,
     ) -> Tensors<'a, D>;
     /// Slices of the first tensors, in `room` if they must be copied, and the tensors that are left.
@@ -35,7 +35,7 @@ pub trait Host: Signature {
         device: &D,
         tensors: Tensors<'a, D>,
         room: &mut Region<'a, Cpu<f32>>,
-    ) -> (Self::Slices<'a, D::Elem>, Tensors<'a, D>);
+    ) -> (Self::Slices<'a, D::Wide>, Tensors<'a, D>);
 }
 
 /// What belongs to the samples `from..to`, of `samples`.
@@ -50,6 +50,18 @@ fn bring<'a, D: Device, T: Pod>(device: &D, slice: &'a [T], room: &mut Region<'a
     device.bring(slice, if D::HOST { D::empty_mut() } else { room.take(slice.len()) })
 }
 
+/// The same of real numbers, as elements.
+#[inline(always)]
+fn bring_real<'a, D: Device>(device: &D, slice: &'a [D::Wide], room: &mut Region<'a, D>) -> View<'a, D> {
+    let wide = bring(device, slice, room);
+    if !D::MIXED {
+        return D::elements(wide);
+    }
+    let mut elements = room.take(slice.len());
+    device.narrow(wide, D::reborrow(&mut elements));
+    D::freeze(elements)
+}
+
 #[inline(always)]
 fn fetch<'a, D: Device, T: Pod>(
     device: &D,
@@ -59,8 +71,26 @@ fn fetch<'a, D: Device, T: Pod>(
     device.fetch(view, if D::HOST { &mut [] } else { room.take(D::len(view)) })
 }
 
+/// The same of elements, as real numbers.
+#[inline(always)]
+pub(crate) fn fetch_real<'a, D: Device>(
+    device: &D,
+    view: View<'a, D>,
+    room: &mut Region<'a, Cpu<f32>>,
+) -> &'a [D::Wide] {
+    if !D::MIXED {
+        return fetch(device, D::wide(view), room);
+    }
+    let elements = fetch(device, view, room);
+    let wide = room.take::<D::Wide>(elements.len());
+    for (to, from) in wide.iter_mut().zip(elements) {
+        *to = D::Wide::from_f64(from.to_f64());
+    }
+    wide
+}
+
 macro_rules! one_tensor {
-    ($([$($p:ident: $bound:path),*] $signature:ty, $value:ty, $tensors:ident, $get:ident;)*) => {$(
+    ($([$($p:ident: $bound:path),*] $signature:ty, $value:ty, $tensors:ident, $get:ident, $bring:ident, $fetch:ident;)*) => {$(
         impl<$($p: $bound),*> Host for $signature {
             type Slices<'a, E: Pod> = &'a [$value];
             #[inline(always)]
@@ -79,31 +109,31 @@ macro_rules! one_tensor {
             #[inline(always)]
             fn bring<'a, 's: 'a, M: Device>(
                 device: &M,
-                slice: Self::Slices<'s, M::Elem>,
+                slice: Self::Slices<'s, M::Wide>,
                 room: &mut Region<'a, M>,
             ) -> Tensors<'a, M> {
-                Tensors::$tensors(bring(device, slice, room))
+                Tensors::$tensors($bring(device, slice, room))
             }
             #[inline(always)]
             fn fetch<'a, M: Device>(
                 device: &M,
                 tensors: Tensors<'a, M>,
                 room: &mut Region<'a, Cpu<f32>>,
-            ) -> (Self::Slices<'a, M::Elem>, Tensors<'a, M>) {
-                (fetch(device, tensors.$get(0), room), tensors.after_first())
+            ) -> (Self::Slices<'a, M::Wide>, Tensors<'a, M>) {
+                ($fetch(device, tensors.$get(0), room), tensors.after_first())
             }
         }
     )*};
 }
 one_tensor! {
-    [] S0, E, real, get;
-    [A: Dim] S1<A>, E, real, get;
-    [A: Dim, B: Dim] S2<A, B>, E, real, get;
-    [A: Dim, B: Dim, C: Dim] S3<A, B, C>, E, real, get;
-    [A: Dim, B: Dim, C: Dim, F: Dim] S4<A, B, C, F>, E, real, get;
-    [A: Dim, B: Dim, C: Dim, F: Dim, G: Dim] S5<A, B, C, F, G>, E, real, get;
-    [A: Dim, B: Dim, C: Dim, F: Dim, G: Dim, H: Dim] S6<A, B, C, F, G, H>, E, real, get;
-    [S: Signature] Ids<S>, u32, ids, get_ids;
+    [] S0, E, real, get, bring_real, fetch_real;
+    [A: Dim] S1<A>, E, real, get, bring_real, fetch_real;
+    [A: Dim, B: Dim] S2<A, B>, E, real, get, bring_real, fetch_real;
+    [A: Dim, B: Dim, C: Dim] S3<A, B, C>, E, real, get, bring_real, fetch_real;
+    [A: Dim, B: Dim, C: Dim, F: Dim] S4<A, B, C, F>, E, real, get, bring_real, fetch_real;
+    [A: Dim, B: Dim, C: Dim, F: Dim, G: Dim] S5<A, B, C, F, G>, E, real, get, bring_real, fetch_real;
+    [A: Dim, B: Dim, C: Dim, F: Dim, G: Dim, H: Dim] S6<A, B, C, F, G, H>, E, real, get, bring_real, fetch_real;
+    [S: Signature] Ids<S>, u32, ids, get_ids, bring, fetch;
 }
 
 macro_rules! tuples {
@@ -129,7 +159,7 @@ macro_rules! tuples {
             #[inline(always)]
             fn bring<'a, 's: 'a, M: Device>(
                 device: &M,
-                slices: Self::Slices<'s, M::Elem>,
+                slices: Self::Slices<'s, M::Wide>,
                 room: &mut Region<'a, M>,
             ) -> Tensors<'a, M> {
                 let ($($t,)*) = slices;
@@ -140,7 +170,7 @@ macro_rules! tuples {
                 device: &M,
                 tensors: Tensors<'a, M>,
                 room: &mut Region<'a, Cpu<f32>>,
-            ) -> (Self::Slices<'a, M::Elem>, Tensors<'a, M>) {
+            ) -> (Self::Slices<'a, M::Wide>, Tensors<'a, M>) {
                 $(let ($t, tensors) = $t::fetch(device, tensors, room);)*
                 (($($t,)*), tensors)
             }

@@ -161,8 +161,8 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     pub fn forward(
         &mut self,
         weights: &Weights<M, D>,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
-    ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
+        x: <M::In as Host>::Slices<'_, D::Wide>,
+    ) -> Result<<M::Out as Host>::Slices<'_, D::Wide>, Error> {
         let (past, context) = (self.past, self.context());
         let given = self.workspace.samples(x)?.lengths[0];
         if given > context - past {

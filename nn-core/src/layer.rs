@@ -3,7 +3,7 @@ use nn_kernels::{Device, View, ViewMut};
 use crate::ctx::Ctx;
 use crate::describe::Describe;
 use crate::fault::Rule;
-use crate::region::{Region, RegionRef, State};
+use crate::region::{Region, RegionRef, State, StateRef};
 use crate::signature::Signature;
 use crate::tensors::{Tensors, TensorsMut};
 use crate::tree::Node;
@@ -215,7 +215,7 @@ impl<'a, D: Device> Forward<'a, D> {
     /// Without state, and without memory: name what the layer needs besides, as in
     /// `Forward { scratch, ..Forward::new(params, x, y) }`.
     pub fn new(params: View<'a, D>, x: Tensors<'a, D>, y: TensorsMut<'a, D>) -> Self {
-        let state = State::Read(D::empty());
+        let state = State::read_only(StateRef::empty());
         Self { params, state, x, y, saved: Region::empty(), scratch: Region::empty() }
     }
 }
@@ -225,7 +225,7 @@ pub struct Vjp<'a, D: Device> {
     /// The layer's parameters.
     pub params: View<'a, D>,
     /// The layer's state, as it is after the forward pass.
-    pub state: View<'a, D>,
+    pub state: StateRef<'a, D>,
     /// The input; may be empty unless [`Layer::KEEPS_X`].
     pub x: Tensors<'a, D>,
     /// The output; may be empty unless [`Layer::KEEPS_Y`].
@@ -248,7 +248,7 @@ impl<'a, D: Device> Vjp<'a, D> {
     pub fn new(params: View<'a, D>, x: Tensors<'a, D>, dy: Tensors<'a, D>, dx: TensorsMut<'a, D>) -> Self {
         Self {
             params,
-            state: D::empty(),
+            state: StateRef::empty(),
             x,
             y: Tensors::EMPTY,
             saved: RegionRef::empty(),

@@ -92,7 +92,7 @@ pub use nn_macros::{checkpoint, layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
 pub use partial::Partial;
 pub use real::{MaybeReal, NegativeSci, Real, Sci};
-pub use region::{Region, RegionRef, State, slice, slice_mut};
+pub use region::{Region, RegionRef, State, StateRef, slice, slice_mut, span, span_mut};
 pub use sample::{Sampler, SamplerState, Sampling};
 pub use schedule::Schedule;
 pub use signature::{Ids, Kind, MAX_TENSORS, S0, S1, S2, S3, S4, S5, S6, Sig, Signature, TensorType};

@@ -63,7 +63,7 @@ pub trait Loss<D: Device> {
         samples as f64
     }
     /// How many predictions are right, and of how many, where that means something. `y` is the output's first tensor.
-    fn correct(&self, rows: Rows, y: &[D::Elem], target: &[Self::Target]) -> Option<(usize, usize)> {
+    fn correct(&self, rows: Rows, y: &[D::Wide], target: &[Self::Target]) -> Option<(usize, usize)> {
         let _ = (rows, y, target);
         None
     }
@@ -95,9 +95,9 @@ pub struct MSE {
 }
 
 impl<D: Device> Loss<D> for MSE {
-    type Target = D::Elem;
+    type Target = D::Wide;
 
-    fn check(&self, rows: Rows, target: &[D::Elem]) -> Result<(), Error> {
+    fn check(&self, rows: Rows, target: &[D::Wide]) -> Result<(), Error> {
         expect(rows.count * rows.len, target.len(), rows.samples)
     }
 
@@ -106,7 +106,7 @@ impl<D: Device> Loss<D> for MSE {
         device: &D,
         _: Rows,
         y: Tensors<'_, D>,
-        target: D::View<'_, D::Elem>,
+        target: D::View<'_, D::Wide>,
         mut dy: Option<TensorsMut<'_, D>>,
         value: D::ViewMut<'_, f64>,
     ) {
@@ -169,7 +169,7 @@ impl<D: Device> Loss<D> for CrossEntropy {
         target.iter().filter(|t| self.counts(**t)).count() as f64
     }
 
-    fn correct(&self, rows: Rows, y: &[D::Elem], target: &[u32]) -> Option<(usize, usize)> {
+    fn correct(&self, rows: Rows, y: &[D::Wide], target: &[u32]) -> Option<(usize, usize)> {
         let rows = y.chunks_exact(rows.len.max(1));
         let counted = rows.zip(target).filter(|(_, t)| self.counts(**t));
         Some(counted.fold((0, 0), |(right, all), (row, t)| {
@@ -248,7 +248,7 @@ impl<D: Device> Loss<D> for CrossEntropyRows {
         Reduction::Mean
     }
 
-    fn correct(&self, rows: Rows, y: &[D::Elem], target: &[u32]) -> Option<(usize, usize)> {
+    fn correct(&self, rows: Rows, y: &[D::Wide], target: &[u32]) -> Option<(usize, usize)> {
         let each = self.each(rows).ok()?;
         let samples = y.chunks_exact((each * rows.len).max(1));
         let kept = samples.flat_map(|y| y.chunks_exact(rows.len.max(1)).take(self.first));

@@ -1,19 +1,19 @@
 use std::path::Path;
 
 use nn_kernels::ops::{Reduction, Stream};
-use nn_kernels::{Cpu, Device, Open, Pod, View, cpu};
+use nn_kernels::{Cpu, Device, Open, Pod, View, WideView, cpu};
 
 use crate::batches::Batches;
 use crate::checkpoint::{self, LoadReport};
 use crate::ctx::Mode;
 use crate::error::Error;
-use crate::host::{Host, part};
+use crate::host::{Host, fetch_real, part};
 use crate::init::Initialiser;
 use crate::layer::{Declared, Module};
 use crate::loss::{Loss, Rows, Targets, check_outputs};
 use crate::optim::{Adam, Optimizer};
 use crate::partial::Partial;
-use crate::region::{Region, slice};
+use crate::region::{Region, slice, span};
 use crate::signature::Signature;
 use crate::summary::Summary;
 use crate::tensors::{Tensors, TensorsMut};
@@ -44,9 +44,11 @@ use crate::workspace::{Call, Extents, Staging, Workspace, finish};
 /// ```
 pub struct Model<M: Declared, D: Device = Cpu<f32>> {
     weights: Weights<M, D>,
-    gradients: D::Buffer<D::Elem>,
+    gradients: D::Buffer<D::Wide>,
+    /// Where layers add up the gradients of one batch, if elements are rounded; zero between batches.
+    fresh: Option<D::Buffer<D::Elem>>,
     /// The running statistics before a step, to go back to if it fails.
-    backup: D::Buffer<D::Elem>,
+    backup: D::Buffer<D::Wide>,
     /// The loss of a batch, or the norm of gradients.
     value: D::Buffer<f64>,
     workspace: Workspace<M, D>,
@@ -94,6 +96,7 @@ impl<M: Declared, D: Device> Model<M, D> {
         let device = weights.device();
         Ok(Self {
             gradients: device.alloc(M::TREE.params())?,
+            fresh: if D::MIXED { Some(device.alloc(M::TREE.params())?) } else { None },
             backup: device.alloc(weights.changing())?,
             value: device.alloc(1)?,
             workspace: Workspace::training(device, capacity)?,
@@ -113,13 +116,13 @@ impl<M: Declared, D: Device> Model<M, D> {
     }
 
     /// The gradient arena, laid out as the parameters.
-    pub fn gradients(&self) -> View<'_, D> {
+    pub fn gradients(&self) -> WideView<'_, D> {
         D::view(&self.gradients)
     }
 
     /// Sets the gradients to zero, before the first of the batches that are to be accumulated.
     pub fn zero_gradients(&mut self) {
-        self.weights.device().fill(0.0, D::view_mut(&mut self.gradients));
+        self.weights.device().clear(D::view_mut(&mut self.gradients));
     }
 
     /// The norm of all gradients together.
@@ -143,7 +146,7 @@ impl<M: Declared, D: Device> Model<M, D> {
     ///
     /// # Errors
     /// There is no such parameter, or it is not optimised.
-    pub fn gradient(&self, path: &str) -> Result<Vec<D::Elem>, Error> {
+    pub fn gradient(&self, path: &str) -> Result<Vec<D::Wide>, Error> {
         let i = self.weights.find(path)?;
         if self.weights.parameters()[i].in_state {
             return Err(Error::NotOptimised { path: path.to_owned() });
@@ -155,8 +158,8 @@ impl<M: Declared, D: Device> Model<M, D> {
 
     /// Moves the parameters one step along the gradients.
     pub fn apply<O: Optimizer<D>>(&mut self, optimizer: &mut O) -> Result<(), Error> {
-        let (device, params, runs) = self.weights.for_step();
-        optimizer.step(device, params, D::view(&self.gradients), runs)
+        let gradients = D::view(&self.gradients);
+        self.weights.step(|device, params, runs| optimizer.step(device, params, gradients, runs))
     }
 
     /// Looks at every layer's output from now on, and at every gradient, and makes the first that is not finite an
@@ -230,13 +233,13 @@ impl<M: Declared, D: Device> Model<M, D> {
 /// The norm of some stretches of an arena together.
 fn norm<D: Device>(
     device: &D,
-    arena: View<'_, D>,
+    arena: WideView<'_, D>,
     stretches: impl Iterator<Item = std::ops::Range<usize>>,
     value: &mut D::Buffer<f64>,
 ) -> f64 {
     let mut squares = 0.0;
     for stretch in stretches {
-        device.sum_of_squares(slice::<D>(arena, stretch.start, stretch.len()), D::view_mut(value));
+        device.sum_of_squares(span::<D, _>(arena, stretch.start, stretch.len()), D::view_mut(value));
         squares += read(device, value);
     }
     squares.sqrt()
@@ -276,8 +279,8 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     #[inline(always)]
     pub fn forward(
         &mut self,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
-    ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
+        x: <M::In as Host>::Slices<'_, D::Wide>,
+    ) -> Result<<M::Out as Host>::Slices<'_, D::Wide>, Error> {
         self.workspace.infer(&self.weights, x)
     }
 
@@ -285,7 +288,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     /// model stays as it was, but the gradients are to be set to zero again.
     pub fn accumulate<L: Loss<D>>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
+        x: <M::In as Host>::Slices<'_, D::Wide>,
         target: &(impl Targets<[L::Target]> + ?Sized),
         loss: &L,
     ) -> Result<f64, Error> {
@@ -320,7 +323,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     /// moments for another model. The model stays as it was.
     pub fn train_step<L: Loss<D>, O: Optimizer<D>>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
+        x: <M::In as Host>::Slices<'_, D::Wide>,
         target: &(impl Targets<[L::Target]> + ?Sized),
         loss: &L,
         optimizer: &mut O,
@@ -331,7 +334,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     /// Adds to the gradients; with an optimiser, from zero, and takes its step.
     fn learn<L: Loss<D>>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
+        x: <M::In as Host>::Slices<'_, D::Wide>,
         target: &[L::Target],
         loss: &L,
         optimizer: Option<&mut impl Optimizer<D>>,
@@ -347,7 +350,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     /// Forward, loss, vjp, and a step of the optimiser if there is one. On an error all but the gradients is as before.
     fn run<T: Pod>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
+        x: <M::In as Host>::Slices<'_, D::Wide>,
         extents: Extents,
         target: &[T],
         mut optimizer: Option<&mut impl Optimizer<D>>,
@@ -357,7 +360,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
         let call = self.workspace.call(call);
         let device = self.weights.device().clone();
         let steps = optimizer.as_ref().map(|optimizer| optimizer.steps());
-        let Self { weights, gradients, backup, value, workspace, .. } = self;
+        let Self { weights, gradients, fresh, backup, value, workspace, .. } = self;
         let (arena, staging) = (&mut workspace.arena, &mut workspace.staging);
         let target = Staging::<D>::bring_targets(&mut staging.targets, &device, target)?;
         let x = M::In::bring(&device, x, &mut Region::new(D::view_mut(&mut staging.inputs)));
@@ -368,16 +371,26 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
             let (y, dy) = arena.output_and_gradient(&device, call);
             loss(&device, Workspace::<M, D>::rows(&call.extents), y, target, dy, D::view_mut(value));
             if optimizer.is_some() {
-                device.fill(0.0, D::view_mut(gradients));
+                device.clear(D::view_mut(gradients));
             }
-            let dparams = D::view_mut(gradients);
-            arena.vjp(&device, weights.params(), weights.state(), x, dparams, call)?;
-            if call.watch {
-                check_gradients(&device, weights, D::view(gradients))?;
+            let (params, state) = weights.for_layers();
+            {
+                let mut dparams = match &mut *fresh {
+                    Some(fresh) => D::view_mut(fresh),
+                    None => D::elements_mut(D::view_mut(gradients)),
+                };
+                arena.vjp(&device, params, state, x, D::reborrow(&mut dparams), call)?;
+                if call.watch {
+                    check_gradients(&device, weights, D::read(&dparams))?;
+                }
+            }
+            if let Some(fresh) = fresh {
+                // Rounded within a batch, and summed up over batches without rounding.
+                device.collect(D::view_mut(fresh), D::view_mut(gradients));
             }
             if let Some(optimizer) = &mut optimizer {
-                let (device, params, runs) = weights.for_step();
-                optimizer.step(device, params, D::view(gradients), runs)?;
+                let gradients = D::view(gradients);
+                weights.step(|device, params, runs| optimizer.step(device, params, gradients, runs))?;
             }
             Ok(())
         });
@@ -387,6 +400,10 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
         match result {
             Ok(_) => self.stream.step += 1,
             Err(_) => {
+                if let Some(fresh) = fresh {
+                    // What a step that was given up had added.
+                    device.collect(D::view_mut(fresh), D::view_mut(gradients));
+                }
                 weights.restore_state(D::view(backup));
                 if let (Some(optimizer), Some(steps)) = (optimizer, steps) {
                     optimizer.set_steps(steps);
@@ -399,7 +416,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     /// The loss, and the share of right predictions, over any number of samples, without training.
     pub fn evaluate<L: Loss<D>>(
         &mut self,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
+        x: <M::In as Host>::Slices<'_, D::Wide>,
         target: &(impl Targets<[L::Target]> + ?Sized),
         loss: &L,
     ) -> Result<Evaluation, Error> {
@@ -419,7 +436,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
             let call = Call::inference(Workspace::<M, D>::part_extents(&all, to - from)?);
             let call = self.workspace.call(call);
             let rows = Workspace::<M, D>::rows(&call.extents);
-            let x = M::In::part::<D::Elem>(x, samples, from, to);
+            let x = M::In::part::<D::Wide>(x, samples, from, to);
             self.workspace.forward_as(&self.weights, x, call, None)?;
             let (device, Workspace { arena, staging, .. }) = (self.weights.device(), &mut self.workspace);
             let y = arena.output(device, call);
@@ -438,8 +455,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
                 Some(room) => Region::<Cpu<f32>>::new(room.as_mut_slice()),
                 None => Region::empty(),
             };
-            let room = if D::HOST { &mut [] } else { room.take(D::len(y.get(0))) };
-            if let Some((r, n)) = loss.correct(rows, device.fetch(y.get(0), room), target) {
+            if let Some((r, n)) = loss.correct(rows, fetch_real(device, y.get(0), &mut room), target) {
                 right += r;
                 counted += n;
             }

@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use nn_kernels::ops::{AdamSpec, SgdSpec};
-use nn_kernels::{Device, Memory, View, ViewMut};
+use nn_kernels::{Device, Memory, WideView, WideViewMut};
 
 use crate::error::Error;
-use crate::region::{slice, slice_mut};
+use crate::region::{span, span_mut};
 use crate::schedule::Schedule;
 use crate::table::Run;
 
@@ -16,8 +16,8 @@ pub trait Optimizer<D: Device> {
     fn step(
         &mut self,
         device: &D,
-        params: ViewMut<'_, D>,
-        grads: View<'_, D>,
+        params: WideViewMut<'_, D>,
+        grads: WideView<'_, D>,
         runs: &[Run],
     ) -> Result<(), Error>;
     /// How many steps were taken.
@@ -42,7 +42,7 @@ pub struct Saved<'a, D: Device> {
     /// Rate, schedule, decay and so on, in words and numbers.
     pub settings: Vec<(&'static str, String)>,
     /// Its arenas, each as long as the parameters'.
-    pub moments: Vec<(&'static str, View<'a, D>)>,
+    pub moments: Vec<(&'static str, WideView<'a, D>)>,
 }
 
 /// An optimiser's state, as read from a checkpoint.
@@ -138,7 +138,12 @@ struct Squares<D: Device>(Option<D::Buffer<f64>>);
 impl<D: Device> Squares<D> {
     const NONE: Self = Self(None);
 
-    fn of(&mut self, device: &D, grads: View<'_, D>, clip: Option<f64>) -> Result<D::View<'_, f64>, Error> {
+    fn of(
+        &mut self,
+        device: &D,
+        grads: WideView<'_, D>,
+        clip: Option<f64>,
+    ) -> Result<D::View<'_, f64>, Error> {
         if clip.is_none() {
             return Ok(D::empty());
         }
@@ -152,12 +157,12 @@ impl<D: Device> Squares<D> {
 }
 
 /// An arena that an optimiser keeps beside the parameters; made at its first step.
-struct Moment<D: Device>(Option<D::Buffer<D::Elem>>);
+struct Moment<D: Device>(Option<D::Buffer<D::Wide>>);
 
 impl<D: Device> Moment<D> {
     const NONE: Self = Self(None);
 
-    fn get(&mut self, device: &D, len: usize) -> Result<ViewMut<'_, D>, Error> {
+    fn get(&mut self, device: &D, len: usize) -> Result<WideViewMut<'_, D>, Error> {
         let buffer = match &mut self.0 {
             Some(buffer) => buffer,
             none => none.insert(device.alloc(len)?),
@@ -170,7 +175,7 @@ impl<D: Device> Moment<D> {
         }
     }
 
-    fn save<'a>(&'a self, name: &'static str) -> Option<(&'static str, View<'a, D>)> {
+    fn save<'a>(&'a self, name: &'static str) -> Option<(&'static str, WideView<'a, D>)> {
         self.0.as_ref().map(|buffer| (name, D::view(buffer)))
     }
 
@@ -188,9 +193,9 @@ impl<D: Device> Moment<D> {
 }
 
 /// Copies double-precision values to the device.
-pub(crate) fn upload<D: Memory>(device: &D, values: &[f64], to: ViewMut<'_, D>) {
+pub(crate) fn upload<D: Memory>(device: &D, values: &[f64], to: WideViewMut<'_, D>) {
     use nn_kernels::Float;
-    let values: Vec<D::Elem> = values.iter().map(|v| D::Elem::from_f64(*v)).collect();
+    let values: Vec<D::Wide> = values.iter().map(|v| D::Wide::from_f64(*v)).collect();
     device.upload(&values, to);
 }
 
@@ -263,8 +268,8 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
     fn step(
         &mut self,
         device: &D,
-        mut params: ViewMut<'_, D>,
-        grads: View<'_, D>,
+        mut params: WideViewMut<'_, D>,
+        grads: WideView<'_, D>,
         runs: &[Run],
     ) -> Result<(), Error> {
         let squares = self.squares.of(device, grads, self.common.clip)?;
@@ -283,11 +288,11 @@ impl<D: Device> Optimizer<D> for Sgd<D> {
                 first: self.common.steps == 0,
             };
             let v = match &mut velocity {
-                Some(velocity) => slice_mut::<D>(D::reborrow(velocity), start, len),
+                Some(velocity) => span_mut::<D, _>(D::reborrow(velocity), start, len),
                 None => D::empty_mut(),
             };
-            let p = slice_mut::<D>(D::reborrow(&mut params), start, len);
-            device.sgd(&spec, squares, p, slice::<D>(grads, start, len), v);
+            let p = span_mut::<D, _>(D::reborrow(&mut params), start, len);
+            device.sgd(&spec, squares, p, span::<D, _>(grads, start, len), v);
         }
         self.common.steps += 1;
         Ok(())
@@ -391,8 +396,8 @@ impl<D: Device> Optimizer<D> for Adam<D> {
     fn step(
         &mut self,
         device: &D,
-        mut params: ViewMut<'_, D>,
-        grads: View<'_, D>,
+        mut params: WideViewMut<'_, D>,
+        grads: WideView<'_, D>,
         runs: &[Run],
     ) -> Result<(), Error> {
         let squares = self.squares.of(device, grads, self.common.clip)?;
@@ -412,10 +417,10 @@ impl<D: Device> Optimizer<D> for Adam<D> {
             device.adam(
                 &spec,
                 squares,
-                slice_mut::<D>(D::reborrow(&mut params), start, len),
-                slice::<D>(grads, start, len),
-                slice_mut::<D>(D::reborrow(&mut m), start, len),
-                slice_mut::<D>(D::reborrow(&mut v), start, len),
+                span_mut::<D, _>(D::reborrow(&mut params), start, len),
+                span::<D, _>(grads, start, len),
+                span_mut::<D, _>(D::reborrow(&mut m), start, len),
+                span_mut::<D, _>(D::reborrow(&mut v), start, len),
             );
         }
         self.common.steps += 1;

@@ -1,6 +1,6 @@
 //! Memory that is cut into buffers: what calls keep, work in and are given as state.
 
-use nn_kernels::{Device, Memory, Pod, View, ViewMut};
+use nn_kernels::{Device, Memory, Pod, View, ViewMut, WideView, WideViewMut};
 
 use crate::Size;
 use crate::ctx::Ctx;
@@ -223,53 +223,166 @@ impl<'a, D: Memory> RegionRef<'a, D> {
     }
 }
 
+/// A model's state, to be read: running statistics, and what is frozen.
+pub struct StateRef<'a, D: Memory> {
+    values: WideView<'a, D>,
+    /// The same as elements, where those are rounded.
+    elements: View<'a, D>,
+}
+
+impl<D: Memory> Clone for StateRef<'_, D> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<D: Memory> Copy for StateRef<'_, D> {}
+
+impl<'a, D: Memory> StateRef<'a, D> {
+    /// Of its values and, on a [`MIXED`](Memory::MIXED) device, the same as elements.
+    #[inline(always)]
+    pub fn new(values: WideView<'a, D>, elements: View<'a, D>) -> Self {
+        Self { values, elements }
+    }
+
+    /// Of its values alone, which will do unless the device is [`MIXED`](Memory::MIXED).
+    #[inline(always)]
+    pub fn of(values: WideView<'a, D>) -> Self {
+        Self { values, elements: D::empty() }
+    }
+
+    /// None at all.
+    #[inline(always)]
+    pub fn empty() -> Self {
+        Self::of(D::empty())
+    }
+
+    /// Its values, as they are kept.
+    #[inline(always)]
+    pub fn values(self) -> WideView<'a, D> {
+        self.values
+    }
+
+    /// Its values as elements: parameters that are frozen.
+    #[inline(always)]
+    pub fn frozen(self) -> View<'a, D> {
+        if D::MIXED { self.elements } else { D::elements(self.values) }
+    }
+
+    /// `len` values from `start` on.
+    #[inline(always)]
+    pub fn slice<'b>(self, start: usize, len: usize) -> StateRef<'b, D>
+    where
+        'a: 'b,
+    {
+        let values = span::<D, _>(self.values, start, len);
+        let elements =
+            if D::MIXED { slice::<D>(self.elements, start, len) } else { D::shorten(self.elements) };
+        StateRef { values, elements }
+    }
+
+    /// The same state, for a shorter time.
+    #[inline(always)]
+    pub fn shorten<'b>(self) -> StateRef<'b, D>
+    where
+        'a: 'b,
+    {
+        StateRef { values: D::shorten(self.values), elements: D::shorten(self.elements) }
+    }
+}
+
 /// A model's state in a forward pass: shared in inference, so that many threads can use one model.
-pub enum State<'a, D: Memory> {
-    /// To be read.
-    Read(View<'a, D>),
-    /// To be brought up to date.
-    Write(ViewMut<'a, D>),
+pub struct State<'a, D: Memory> {
+    values: Values<'a, D>,
+    elements: View<'a, D>,
+}
+
+enum Values<'a, D: Memory> {
+    Read(WideView<'a, D>),
+    Write(WideViewMut<'a, D>),
 }
 
 impl<'a, D: Memory> State<'a, D> {
+    /// To be read.
+    #[inline(always)]
+    pub fn read_only(state: StateRef<'a, D>) -> Self {
+        Self { values: Values::Read(state.values), elements: state.elements }
+    }
+
+    /// To be brought up to date, of its values alone, which will do unless the device is [`MIXED`](Memory::MIXED).
+    #[inline(always)]
+    pub fn of(values: WideViewMut<'a, D>) -> Self {
+        Self::writable(values, D::empty())
+    }
+
+    /// To be brought up to date: its values and, on a [`MIXED`](Memory::MIXED) device, the same as elements, as they were.
+    #[inline(always)]
+    pub fn writable(values: WideViewMut<'a, D>, elements: View<'a, D>) -> Self {
+        Self { values: Values::Write(values), elements }
+    }
+
     /// The same state, for a shorter time.
     #[inline(always)]
     pub fn shorten<'b>(self) -> State<'b, D>
     where
         'a: 'b,
     {
-        match self {
-            Self::Read(view) => State::Read(D::shorten(view)),
-            Self::Write(view) => State::Write(D::shorten_mut(view)),
-        }
+        let values = match self.values {
+            Values::Read(view) => Values::Read(D::shorten(view)),
+            Values::Write(view) => Values::Write(D::shorten_mut(view)),
+        };
+        State { values, elements: D::shorten(self.elements) }
     }
 
     /// The part of a field.
     #[inline(always)]
     pub fn field(&mut self, field: Field) -> State<'_, D> {
-        match self {
-            Self::Read(view) => State::Read(slice::<D>(D::shorten(*view), field.state, field.state_len)),
-            Self::Write(view) => {
-                State::Write(slice_mut::<D>(D::reborrow(view), field.state, field.state_len))
-            }
-        }
+        let (start, len) = (field.state, field.state_len);
+        let values = match &mut self.values {
+            Values::Read(view) => Values::Read(span::<D, _>(D::shorten(*view), start, len)),
+            Values::Write(view) => Values::Write(span_mut::<D, _>(D::reborrow(view), start, len)),
+        };
+        let elements = D::shorten(self.elements);
+        State { values, elements: if D::MIXED { slice::<D>(elements, start, len) } else { elements } }
     }
 
     /// Its values.
     #[inline(always)]
-    pub fn read(&self) -> View<'_, D> {
-        match self {
-            Self::Read(view) => D::shorten(*view),
-            Self::Write(view) => D::read(view),
-        }
+    pub fn read(&self) -> StateRef<'_, D> {
+        let values = match &self.values {
+            Values::Read(view) => D::shorten(*view),
+            Values::Write(view) => D::read(view),
+        };
+        StateRef { values, elements: D::shorten(self.elements) }
     }
 
     /// Its values, to be changed, if that is allowed now.
     #[inline(always)]
-    pub fn write(&mut self) -> Option<ViewMut<'_, D>> {
-        match self {
-            Self::Read(_) => None,
-            Self::Write(view) => Some(D::reborrow(view)),
+    pub fn write(&mut self) -> Option<WideViewMut<'_, D>> {
+        match &mut self.values {
+            Values::Read(_) => None,
+            Values::Write(view) => Some(D::reborrow(view)),
+        }
+    }
+
+    /// What is frozen of it, its first `at` values, and the rest.
+    #[inline(always)]
+    pub(crate) fn split_frozen(self, at: usize) -> (View<'a, D>, Self) {
+        let (first, rest, values) = match self.values {
+            Values::Read(view) => {
+                let (first, rest) = D::split(view, at);
+                (first, self.elements, Values::Read(rest))
+            }
+            Values::Write(view) => {
+                let (first, rest) = D::split_mut(view, at);
+                (D::freeze(first), self.elements, Values::Write(rest))
+            }
+        };
+        if D::MIXED {
+            let (first, elements) = D::split(rest, at);
+            (first, Self { values, elements })
+        } else {
+            (D::elements(first), Self { values, elements: rest })
         }
     }
 }
@@ -277,11 +390,23 @@ impl<'a, D: Memory> State<'a, D> {
 /// `len` elements from `start` on.
 #[inline(always)]
 pub fn slice<'b, 'a: 'b, D: Memory>(view: View<'a, D>, start: usize, len: usize) -> View<'b, D> {
-    D::shorten(D::split(D::split(view, start).1, len).0)
+    span::<D, _>(view, start, len)
 }
 
 /// `len` elements from `start` on.
 #[inline(always)]
 pub fn slice_mut<D: Memory>(view: ViewMut<'_, D>, start: usize, len: usize) -> ViewMut<'_, D> {
+    span_mut::<D, _>(view, start, len)
+}
+
+/// `len` values of any type from `start` on.
+#[inline(always)]
+pub fn span<'b, 'a: 'b, D: Memory, T: Pod>(view: D::View<'a, T>, start: usize, len: usize) -> D::View<'b, T> {
+    D::shorten(D::split(D::split(view, start).1, len).0)
+}
+
+/// `len` values of any type from `start` on.
+#[inline(always)]
+pub fn span_mut<D: Memory, T: Pod>(view: D::ViewMut<'_, T>, start: usize, len: usize) -> D::ViewMut<'_, T> {
     D::split_mut(D::split_mut(view, start).1, len).0
 }

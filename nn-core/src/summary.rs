@@ -42,7 +42,7 @@ impl Summary {
             rows: Describe::of::<M, D, M::In>().rows,
             params: crate::describe::count(M::TREE),
             frozen: table.iter().filter(|p| p.in_state && p.role != Role::State).map(Parameter::len).sum(),
-            bytes: (M::TREE.params() + M::TREE.state()).saturating_mul(size_of::<D::Elem>()),
+            bytes: (M::TREE.params() + M::TREE.state()).saturating_mul(size_of::<D::Wide>()),
             packed: table.iter().any(|p| p.packing().is_some()),
             macs: <M as Layer<M::In>>::MACS,
             capacity,

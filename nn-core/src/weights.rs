@@ -2,27 +2,72 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::Path;
 
-use nn_kernels::{Device, Float, View, ViewMut};
+use nn_kernels::{Device, DeviceError, Float, View, WideView, WideViewMut};
 
 use crate::checkpoint::{self, LoadReport};
 use crate::error::{Error, nearest};
 use crate::init::{Init, Initialiser};
 use crate::layer::Declared;
 use crate::partial::Partial;
-use crate::region::{State, slice, slice_mut};
+use crate::region::{State, StateRef, slice_mut, span, span_mut};
 use crate::table::{Parameter, Run, changing, parameters, runs};
 
 /// A model's parameters and state, each in one flat arena. What runs it is a [`Workspace`](crate::Workspace);
 /// many can share one set of weights.
 pub struct Weights<M: Declared, D: Device> {
     device: D,
-    params: D::Buffer<D::Elem>,
-    state: D::Buffer<D::Elem>,
+    params: Kept<D>,
+    state: Kept<D>,
     table: Vec<Parameter>,
     runs: Vec<Run>,
     /// The stretches of the state arena that a call may change.
     changing: Vec<Range<usize>>,
     model: PhantomData<fn() -> M>,
+}
+
+/// An arena as it is kept, and as elements where those are rounded.
+struct Kept<D: Device> {
+    wide: D::Buffer<D::Wide>,
+    elements: Option<D::Buffer<D::Elem>>,
+}
+
+impl<D: Device> Kept<D> {
+    fn new(device: &D, len: usize) -> Result<Self, DeviceError> {
+        let elements = if D::MIXED { Some(device.alloc(len)?) } else { None };
+        Ok(Self { wide: device.alloc(len)?, elements })
+    }
+
+    #[inline(always)]
+    fn wide(&self) -> WideView<'_, D> {
+        D::view(&self.wide)
+    }
+
+    /// What layers read.
+    #[inline(always)]
+    fn elements(&self) -> View<'_, D> {
+        match &self.elements {
+            Some(elements) => D::view(elements),
+            None => D::elements(self.wide()),
+        }
+    }
+
+    /// Rounds what changed.
+    fn round(&mut self, device: &D, span: Range<usize>) {
+        if let Some(elements) = &mut self.elements {
+            let from = crate::region::span::<D, _>(D::view(&self.wide), span.start, span.len());
+            device.narrow(from, slice_mut::<D>(D::view_mut(elements), span.start, span.len()));
+        }
+    }
+
+    /// The same, of all of it.
+    fn round_all(&mut self, device: &D) {
+        self.round(device, 0..D::len(self.wide()));
+    }
+
+    fn copy_from(&mut self, device: &D, other: &Self) {
+        device.copy_wide(other.wide(), D::view_mut(&mut self.wide));
+        self.round_all(device);
+    }
 }
 
 impl<M: Declared, D: Device> Weights<M, D> {
@@ -39,7 +84,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
     fn with(device: D, seed: u64, init: Option<Init>) -> Result<Self, Error> {
         let tree = M::TREE;
         // Before the table: what no machine holds has a table that none holds either.
-        let (params, state) = (device.alloc(tree.params())?, device.alloc(tree.state())?);
+        let (params, state) = (Kept::new(&device, tree.params())?, Kept::new(&device, tree.state())?);
         let table = parameters(tree, init);
         let (runs, changing) = (runs(&table, tree.params()), changing(&table, tree.state()));
         let mut weights = Self { params, state, runs, changing, table, device, model: PhantomData };
@@ -66,40 +111,48 @@ impl<M: Declared, D: Device> Weights<M, D> {
     }
 
     /// The parameter arena.
-    pub fn params(&self) -> View<'_, D> {
-        D::view(&self.params)
-    }
-
-    /// The parameter arena, to be changed.
-    pub fn params_mut(&mut self) -> ViewMut<'_, D> {
-        D::view_mut(&mut self.params)
+    pub fn params(&self) -> WideView<'_, D> {
+        self.params.wide()
     }
 
     /// The state arena: running statistics, and what is frozen.
-    pub fn state(&self) -> View<'_, D> {
-        D::view(&self.state)
+    pub fn state(&self) -> WideView<'_, D> {
+        self.state.wide()
     }
 
-    /// The parameters to be read and the state to be brought up to date.
+    /// Both arenas, as layers read them.
+    #[inline(always)]
+    pub(crate) fn for_layers(&self) -> (View<'_, D>, StateRef<'_, D>) {
+        let rounded = self.state.elements.as_ref().map_or_else(D::empty, |elements| D::view(elements));
+        (self.params.elements(), StateRef::new(self.state.wide(), rounded))
+    }
+
+    /// The same, with the state to be brought up to date.
     pub(crate) fn for_training(&mut self) -> (View<'_, D>, State<'_, D>) {
-        (D::view(&self.params), State::Write(D::view_mut(&mut self.state)))
+        let rounded = self.state.elements.as_ref().map_or_else(D::empty, |elements| D::view(elements));
+        (self.params.elements(), State::writable(D::view_mut(&mut self.state.wide), rounded))
     }
 
     /// Both arenas, to be changed.
-    pub(crate) fn arenas_mut(&mut self) -> (ViewMut<'_, D>, ViewMut<'_, D>) {
-        (D::view_mut(&mut self.params), D::view_mut(&mut self.state))
+    pub(crate) fn arenas_mut(&mut self) -> (WideViewMut<'_, D>, WideViewMut<'_, D>) {
+        (D::view_mut(&mut self.params.wide), D::view_mut(&mut self.state.wide))
     }
 
-    /// The parameters to be changed, with the stretches that are treated alike.
-    pub(crate) fn for_step(&mut self) -> (&D, ViewMut<'_, D>, &[Run]) {
-        (&self.device, D::view_mut(&mut self.params), &self.runs)
+    /// Moves the parameters, given the stretches that are treated alike.
+    pub(crate) fn step(
+        &mut self,
+        step: impl FnOnce(&D, WideViewMut<'_, D>, &[Run]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        step(&self.device, D::view_mut(&mut self.params.wide), &self.runs)?;
+        self.params.round_all(&self.device);
+        Ok(())
     }
 
     /// A parameter by its path, in the checkpoint's order.
     ///
     /// # Errors
     /// There is no such parameter.
-    pub fn get(&self, path: &str) -> Result<Vec<D::Elem>, Error> {
+    pub fn get(&self, path: &str) -> Result<Vec<D::Wide>, Error> {
         let values = self.read(self.find(path)?);
         self.device.finish()?;
         Ok(values)
@@ -109,7 +162,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
     ///
     /// # Errors
     /// There is no such parameter, or it has another number of values.
-    pub fn set(&mut self, path: &str, values: &[D::Elem]) -> Result<(), Error> {
+    pub fn set(&mut self, path: &str, values: &[D::Wide]) -> Result<(), Error> {
         let i = self.find(path)?;
         self.table[i].expect(values.len())?;
         let values: Vec<_> = values.iter().map(|v| v.to_f64()).collect();
@@ -139,8 +192,8 @@ impl<M: Declared, D: Device> Weights<M, D> {
     pub fn try_clone(&self) -> Result<Self, Error> {
         let mut copy = Self {
             device: self.device.clone(),
-            params: self.device.alloc(D::len(self.params()))?,
-            state: self.device.alloc(D::len(self.state()))?,
+            params: Kept::new(&self.device, D::len(self.params()))?,
+            state: Kept::new(&self.device, D::len(self.state()))?,
             table: self.table.clone(),
             runs: self.runs.clone(),
             changing: self.changing.clone(),
@@ -152,15 +205,16 @@ impl<M: Declared, D: Device> Weights<M, D> {
 
     /// Makes these weights, state included, those of another copy of the model: a target network.
     pub fn copy_from(&mut self, other: &Self) {
-        self.device.copy(D::view(&other.params), D::view_mut(&mut self.params));
-        self.device.copy(D::view(&other.state), D::view_mut(&mut self.state));
+        self.params.copy_from(&self.device, &other.params);
+        self.state.copy_from(&self.device, &other.state);
     }
 
     /// Moves these weights, state included, a share `tau` of the way to those of another copy of the model:
     /// Polyak averaging. What is the same in both stays as it is, bit for bit: frozen parameters do. What is
     /// [packed](crate::Stored::Packed) moves as the numbers that it stands for, and is rounded again.
     pub fn move_towards(&mut self, other: &Self, tau: f64) {
-        self.device.lerp(tau, D::view(&other.params), D::view_mut(&mut self.params));
+        self.device.lerp(tau, other.params(), D::view_mut(&mut self.params.wide));
+        self.params.round_all(&self.device);
         let packed: Vec<_> = (0..self.table.len()).filter(|i| self.table[*i].packing().is_some()).collect();
         let moved = packed.iter().map(|i| {
             let both = self.read(*i).into_iter().zip(other.read(*i));
@@ -174,11 +228,12 @@ impl<M: Declared, D: Device> Weights<M, D> {
         for span in spans.into_iter().chain(std::iter::once(D::len(self.state())..usize::MAX)) {
             if span.start > at {
                 let len = span.start - at;
-                let to = slice_mut::<D>(D::view_mut(&mut self.state), at, len);
-                self.device.lerp(tau, slice::<D>(D::view(&other.state), at, len), to);
+                let to = span_mut::<D, _>(D::view_mut(&mut self.state.wide), at, len);
+                self.device.lerp(tau, crate::region::span::<D, _>(other.state(), at, len), to);
             }
             at = at.max(span.end);
         }
+        self.state.round_all(&self.device);
         for (i, values) in packed.into_iter().zip(moved) {
             self.write(i, &values);
         }
@@ -190,21 +245,21 @@ impl<M: Declared, D: Device> Weights<M, D> {
     }
 
     /// Copies what a call may change of the state, and not what is frozen, which may be large.
-    pub(crate) fn save_state(&self, mut to: ViewMut<'_, D>) {
+    pub(crate) fn save_state(&self, mut to: WideViewMut<'_, D>) {
         let mut at = 0;
         for stretch in &self.changing {
-            let (from, len) = (slice::<D>(D::view(&self.state), stretch.start, stretch.len()), stretch.len());
-            self.device.copy(from, slice_mut::<D>(D::reborrow(&mut to), at, len));
+            let (from, len) = (span::<D, _>(self.state(), stretch.start, stretch.len()), stretch.len());
+            self.device.copy_wide(from, span_mut::<D, _>(D::reborrow(&mut to), at, len));
             at += len;
         }
     }
 
     /// Puts back what [`save_state`](Self::save_state) copied.
-    pub(crate) fn restore_state(&mut self, from: View<'_, D>) {
+    pub(crate) fn restore_state(&mut self, from: WideView<'_, D>) {
         let mut at = 0;
         for stretch in &self.changing {
-            let to = slice_mut::<D>(D::view_mut(&mut self.state), stretch.start, stretch.len());
-            self.device.copy(slice::<D>(from, at, stretch.len()), to);
+            let to = span_mut::<D, _>(D::view_mut(&mut self.state.wide), stretch.start, stretch.len());
+            self.device.copy_wide(span::<D, _>(from, at, stretch.len()), to);
             at += stretch.len();
         }
     }
@@ -217,17 +272,16 @@ impl<M: Declared, D: Device> Weights<M, D> {
     }
 
     /// The values of parameter `i` of an arena laid out as the parameters, in the checkpoint's order.
-    pub(crate) fn read_from(&self, i: usize, arena: View<'_, D>) -> Vec<D::Elem> {
+    pub(crate) fn read_from(&self, i: usize, arena: WideView<'_, D>) -> Vec<D::Wide> {
         let p = &self.table[i];
-        let mut values = vec![D::Elem::ZERO; p.span().len()];
-        self.device.download(slice::<D>(arena, p.span().start, p.span().len()), &mut values);
+        let mut values = vec![D::Wide::ZERO; p.span().len()];
+        self.device.download(span::<D, _>(arena, p.span().start, p.span().len()), &mut values);
         p.gather(&values)
     }
 
     /// The values of parameter `i`, in the checkpoint's order.
-    pub(crate) fn read(&self, i: usize) -> Vec<D::Elem> {
-        let arena = if self.table[i].in_state { &self.state } else { &self.params };
-        self.read_from(i, D::view(arena))
+    pub(crate) fn read(&self, i: usize) -> Vec<D::Wide> {
+        self.read_from(i, if self.table[i].in_state { self.state() } else { self.params() })
     }
 
     /// Sets parameter `i`, in the checkpoint's order.
@@ -235,13 +289,14 @@ impl<M: Declared, D: Device> Weights<M, D> {
         let p = &self.table[i];
         let arena = if p.in_state { &mut self.state } else { &mut self.params };
         let span = p.span();
-        let mut all = vec![D::Elem::ZERO; span.len()];
+        let mut all = vec![D::Wide::ZERO; span.len()];
         if p.packing().is_some() || span.len() > values.len() {
             // What lies in between, and is no part of it, stays as it is.
-            self.device.download(slice::<D>(D::view(arena), span.start, span.len()), &mut all);
+            self.device.download(crate::region::span::<D, _>(arena.wide(), span.start, span.len()), &mut all);
         }
         p.scatter(values, &mut all);
-        self.device.upload(&all, slice_mut::<D>(D::view_mut(arena), span.start, span.len()));
+        self.device.upload(&all, span_mut::<D, _>(D::view_mut(&mut arena.wide), span.start, span.len()));
+        arena.round(&self.device, span);
     }
 }
 

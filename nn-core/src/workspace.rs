@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::layer::{Declared, Forward, Layer, Module, Vjp};
 use crate::loss::Rows;
-use crate::region::{Region, RegionRef, State};
+use crate::region::{Region, RegionRef, State, StateRef};
 use crate::signature::{MAX_TENSORS, Sig, Signature};
 use crate::tensors::{Known, Tensors, TensorsMut};
 use crate::weights::Weights;
@@ -74,7 +74,7 @@ impl<D: Device> Staging<D> {
         room: &'a mut Option<cpu::Buffer<u8>>,
         device: &D,
         y: Tensors<'a, D>,
-    ) -> V::Slices<'a, D::Elem> {
+    ) -> V::Slices<'a, D::Wide> {
         let mut room = match room {
             Some(room) if !D::HOST => Region::new(room.as_mut_slice()),
             _ => Region::empty(),
@@ -160,7 +160,12 @@ impl<M: Declared, D: Device> Workspace<M, D> {
             gradient: if trains { Some(device.alloc(bytes(Self::GIVES.size()))?) } else { None },
             model: PhantomData,
         };
-        let staging = Staging::new(device, bytes(Self::TAKES.size()), bytes(Self::GIVES.size()))?;
+        // As the host has them, and rounded.
+        let staged = |size: crate::Size| {
+            let wide = if D::MIXED { size.at(capacity, size_of::<D::Wide>()) } else { 0 };
+            bytes(size).saturating_add(wide)
+        };
+        let staging = Staging::new(device, staged(Self::TAKES.size()), staged(Self::GIVES.size()))?;
         Ok(Self { capacity, sequences: 1, arena, staging, check_finite: false })
     }
 
@@ -189,7 +194,7 @@ impl<M: Declared, D: Device> Workspace<M, D> {
 
     /// How many samples `x` holds, and how long; every input must agree.
     #[inline(always)]
-    pub(crate) fn extents(&self, x: <M::In as Host>::Slices<'_, D::Elem>) -> Result<Extents, Error>
+    pub(crate) fn extents(&self, x: <M::In as Host>::Slices<'_, D::Wide>) -> Result<Extents, Error>
     where
         M::In: Host,
     {
@@ -205,7 +210,7 @@ impl<M: Declared, D: Device> Workspace<M, D> {
 
     /// The same, however many there is room for.
     #[inline(always)]
-    pub(crate) fn samples(&self, x: <M::In as Host>::Slices<'_, D::Elem>) -> Result<Extents, Error>
+    pub(crate) fn samples(&self, x: <M::In as Host>::Slices<'_, D::Wide>) -> Result<Extents, Error>
     where
         M::In: Host,
     {
@@ -322,7 +327,7 @@ impl<M: Declared, D: Device> Arena<M, D> {
         &mut self,
         device: &D,
         params: View<'_, D>,
-        state: View<'_, D>,
+        state: StateRef<'_, D>,
         x: Tensors<'_, D>,
         dparams: ViewMut<'_, D>,
         call: Call,
@@ -338,7 +343,7 @@ impl<M: Declared, D: Device> Arena<M, D> {
         let mut dparams = dparams;
         let vjp = Vjp {
             params: D::shorten(params),
-            state: D::shorten(state),
+            state: state.shorten(),
             x: x.lend::<M::In>(),
             y: read(&self.output).tensors_as::<M::Out>(&cx).lend::<M::Out>(),
             saved: saved.shorten(),
@@ -362,8 +367,8 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     pub fn infer(
         &mut self,
         weights: &Weights<M, D>,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
-    ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
+        x: <M::In as Host>::Slices<'_, D::Wide>,
+    ) -> Result<<M::Out as Host>::Slices<'_, D::Wide>, Error> {
         let call = self.call(Call::inference(self.extents(x)?));
         self.infer_as(weights, x, call, None)
     }
@@ -379,10 +384,10 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     pub(crate) fn infer_as(
         &mut self,
         weights: &Weights<M, D>,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
+        x: <M::In as Host>::Slices<'_, D::Wide>,
         call: Call,
         cache: Option<Region<'_, D>>,
-    ) -> Result<<M::Out as Host>::Slices<'_, D::Elem>, Error> {
+    ) -> Result<<M::Out as Host>::Slices<'_, D::Wide>, Error> {
         self.forward_as(weights, x, call, cache)?;
         let (device, Self { arena, staging, .. }) = (weights.device(), self);
         let y = Staging::<D>::fetch::<M::Out>(&mut staging.outputs, device, arena.output(device, call));
@@ -395,15 +400,15 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
     pub(crate) fn forward_as(
         &mut self,
         weights: &Weights<M, D>,
-        x: <M::In as Host>::Slices<'_, D::Elem>,
+        x: <M::In as Host>::Slices<'_, D::Wide>,
         call: Call,
         cache: Option<Region<'_, D>>,
     ) -> Result<(), Error> {
         let (device, Self { arena, staging, .. }) = (weights.device(), self);
         let x = M::In::bring(device, x, &mut Region::new(D::view_mut(&mut staging.inputs)));
-        let result = device.together(|| {
-            arena.forward_with(device, weights.params(), State::Read(weights.state()), x, call, cache)
-        });
+        let (params, state) = weights.for_layers();
+        let result =
+            device.together(|| arena.forward_with(device, params, State::read_only(state), x, call, cache));
         if result.is_err() {
             // What the device has to tell is not left for the next call.
             let _ = device.finish();

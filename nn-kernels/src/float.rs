@@ -1,5 +1,7 @@
 use std::fmt::{Debug, Display};
 
+use half::bf16;
+
 /// Plain data a device can hold: every bit pattern is a value, and there is no padding.
 pub trait Pod: bytemuck::Pod + Default + PartialEq + Debug + Send + Sync {
     /// Its name in a checkpoint.
@@ -18,6 +20,8 @@ pub enum DType {
     F32,
     /// Double precision.
     F64,
+    /// The upper half of single precision.
+    BF16,
 }
 
 impl Pod for u8 {
@@ -31,6 +35,10 @@ impl Pod for f32 {
 }
 impl Pod for f64 {
     const DTYPE: DType = DType::F64;
+}
+
+impl Pod for bf16 {
+    const DTYPE: DType = DType::BF16;
 }
 
 /// A floating-point element type.
@@ -86,3 +94,24 @@ macro_rules! float {
 }
 float!(f32);
 float!(f64);
+
+impl Float for bf16 {
+    const ZERO: Self = Self::ZERO;
+    const ONE: Self = Self::ONE;
+    #[inline(always)]
+    fn from_f64(x: f64) -> Self {
+        Self::from_f64(x)
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self.to_f64()
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Self::from_f32(self.to_f32().sqrt())
+    }
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
+}

@@ -24,7 +24,7 @@ pub use cpu::{Cpu, Isa};
 pub use cuda::Cuda;
 pub use error::DeviceError;
 pub use float::{DType, Float, Pod};
-pub use memory::{Memory, Open, View, ViewMut};
+pub use memory::{Memory, Open, View, ViewMut, WideView, WideViewMut};
 pub use packing::Packing;
 
 /// Everything a model runs on: memory, an element type, and every kernel family.

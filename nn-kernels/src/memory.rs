@@ -4,6 +4,10 @@ use crate::{DeviceError, Float, Pod};
 pub type View<'a, D> = <D as Memory>::View<'a, <D as Memory>::Elem>;
 /// A writable view of a device's elements.
 pub type ViewMut<'a, D> = <D as Memory>::ViewMut<'a, <D as Memory>::Elem>;
+/// A read-only view of [wide](Memory::Wide) values.
+pub type WideView<'a, D> = <D as Memory>::View<'a, <D as Memory>::Wide>;
+/// A writable view of [wide](Memory::Wide) values.
+pub type WideViewMut<'a, D> = <D as Memory>::ViewMut<'a, <D as Memory>::Wide>;
 
 /// A device that can be had without further ado: what `Model::init` runs on.
 pub trait Open: Sized {
@@ -19,8 +23,11 @@ pub trait Open: Sized {
 /// Views are passed by value, as slices are. In implementations write the projected types
 /// (`Self::View<'_, T>`), not `&[T]`, or lifetimes will not match.
 pub trait Memory: Clone + Send + Sync + 'static {
-    /// The element type of activations and parameters.
+    /// The element type that layers compute on: of activations, their gradients, and parameters as layers read them.
     type Elem: Float;
+    /// The type of what must not be rounded to [`Elem`](Self::Elem): master weights, sums of gradients, an optimiser's
+    /// moments, statistics, and what the host gives and is given. `Elem` itself, unless that has fewer bits than `f32`.
+    type Wide: Float;
     /// Owned memory; zeroed when it is made, aligned to 64 bytes.
     type Buffer<T: Pod>: Send + Sync;
     /// A shared view.
@@ -38,6 +45,15 @@ pub trait Memory: Clone + Send + Sync + 'static {
     fn upload<T: Pod>(&self, from: &[T], to: Self::ViewMut<'_, T>);
     /// Copies to the host. Panics if the lengths differ.
     fn download<T: Pod>(&self, from: Self::View<'_, T>, to: &mut [T]);
+
+    /// Whether [`Elem`](Self::Elem) has fewer bits than [`Wide`](Self::Wide), so that parameters are kept twice.
+    const MIXED: bool = size_of::<Self::Elem>() < size_of::<Self::Wide>();
+    /// Wide values as elements, where the two are one type. Panics if the device is [`MIXED`](Self::MIXED).
+    fn elements<'a>(wide: WideView<'a, Self>) -> View<'a, Self>;
+    /// The same, writable.
+    fn elements_mut<'a>(wide: WideViewMut<'a, Self>) -> ViewMut<'a, Self>;
+    /// Elements as wide values, where the two are one type. Panics if the device is [`MIXED`](Self::MIXED).
+    fn wide<'a>(elements: View<'a, Self>) -> WideView<'a, Self>;
 
     /// Whether the device's memory is the host's, so that nothing need be copied.
     const HOST: bool;

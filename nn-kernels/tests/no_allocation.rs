@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nn_kernels::ops::*;
-use nn_kernels::{Cpu, Device, Isa, Memory};
+use nn_kernels::{Cpu, Device, Float, Isa, Memory};
 
 struct Counting;
 
@@ -37,7 +37,7 @@ struct Step<D: Memory> {
 
 const N: usize = 64 * 64 * 64;
 
-impl<D: Device> Step<D> {
+impl<E: Float, D: Device<Elem = E, Wide = E>> Step<D> {
     fn new(device: D) -> Self {
         let buffers = std::array::from_fn(|_| device.alloc(N).unwrap());
         let (argmax, ids) = (device.alloc(N).unwrap(), device.alloc(64).unwrap());
@@ -190,7 +190,7 @@ impl<D: Device> Step<D> {
     }
 }
 
-fn second_run_allocates_nothing<D: Device>(device: D) {
+fn second_run_allocates_nothing<E: Float, D: Device<Elem = E, Wide = E>>(device: D) {
     let mut step = Step::new(device);
     step.run();
     let before = ALLOCATIONS.load(Ordering::Relaxed);

@@ -47,7 +47,7 @@ fn parts<'a>(text: &'a str, start: &'a str, end: char) -> impl Iterator<Item = (
 }
 
 /// Nothing is spilled, blocks fit a multiprocessor, and tensor cores are used where they are meant to be.
-fn check(file: &Compiled, arch: &str, real: &str) {
+fn check(file: &Compiled, arch: &str, elem: &str) {
     let Compiled { file: name, defines, log, ptx, cubin } = file;
     assert!(cubin.len() > 1000, "{name}");
     let mut kernels = 0;
@@ -68,20 +68,24 @@ fn check(file: &Compiled, arch: &str, real: &str) {
         let spilled = number_before(log, " bytes spill stores") + number_before(log, " bytes spill loads");
         let kept = spilled + number_before(log, " bytes stack frame");
         assert!(kept == 0 || !is_tight(file), "{what}: {log}");
-        let products = ptx.matches("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32").count();
+        let product = match elem {
+            "bf16" => "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+            _ => "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+        };
+        let products = ptx.matches(product).count();
         assert!(products > 0 || !is_for_tensor_cores(file, kernel), "{what}: no product on tensor cores");
     }
     assert!(kernels > 0, "{name}: {log}");
     if let Some(disassembler) = std::env::var_os("NN_NVDISASM") {
-        check_machine_code(file, arch, real, &disassembler);
+        check_machine_code(file, arch, elem, &disassembler);
     }
 }
 
 /// The same of the machine code, by NVIDIA's `nvdisasm`.
-fn check_machine_code(file: &Compiled, arch: &str, real: &str, disassembler: &std::ffi::OsStr) {
+fn check_machine_code(file: &Compiled, arch: &str, elem: &str, disassembler: &std::ffi::OsStr) {
     let head = file.defines.iter().map(|(name, value)| format!("-{name}{value}")).collect::<String>();
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = path.join(format!("{}{head}-{arch}-{real}.cubin", file.file));
+    let path = path.join(format!("{}{head}-{arch}-{elem}.cubin", file.file));
     std::fs::write(&path, &file.cubin).unwrap();
     let output = std::process::Command::new(disassembler).arg("-c").arg(&path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -89,20 +93,21 @@ fn check_machine_code(file: &Compiled, arch: &str, real: &str, disassembler: &st
     let code = String::from_utf8_lossy(&output.stdout);
     for (kernel, code) in parts(&code, "\n.text.", ':') {
         let what = format!("{} {:?} {kernel} for {arch}", file.file, file.defines);
-        assert!(code.contains("HMMA.1688.F32.TF32") || !is_for_tensor_cores(file, kernel), "{what}: no HMMA");
+        let product = if elem == "bf16" { "HMMA.16816.F32.BF16" } else { "HMMA.1688.F32.TF32" };
+        assert!(code.contains(product) || !is_for_tensor_cores(file, kernel), "{what}: no HMMA");
         let local = code.contains(" STL") || code.contains(" LDL");
         assert!(!local || !is_tight(file), "{what}: something is kept in local memory");
     }
 }
 
 /// For one architecture and element type each, so that they are compiled at the same time.
-fn compiles(arch: &str, real: &str) {
+fn compiles(arch: &str, elem: &str) {
     static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
     if let Err(error) = LOADED.get_or_init(load) {
         panic!("{error}");
     }
-    match compile_all(arch, real) {
-        Ok(files) => files.iter().for_each(|file| check(file, arch, real)),
+    match compile_all(arch, elem) {
+        Ok(files) => files.iter().for_each(|file| check(file, arch, elem)),
         Err(DeviceError::NoNvrtc) if std::env::var("NN_REQUIRE_NVRTC").as_deref() != Ok("1") => {
             eprintln!("skipped: no NVRTC");
         }
@@ -118,6 +123,16 @@ fn kernels_compile_for_sm_80_in_single_precision() {
 #[test]
 fn kernels_compile_for_sm_90_in_single_precision() {
     compiles("sm_90", "float");
+}
+
+#[test]
+fn kernels_compile_for_sm_80_in_bfloat16() {
+    compiles("sm_80", "bf16");
+}
+
+#[test]
+fn kernels_compile_for_sm_90_in_bfloat16() {
+    compiles("sm_90", "bf16");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Softmax attention: y = softmax(q·kᵀ/√D)·v in each head.
 
 use nn_kernels::ops::{AttentionGradients, AttentionSpec, Block, PermuteSpec, Strides};
-use nn_kernels::{Device, View, ViewMut};
+use nn_kernels::{Device, View, ViewMut, WideView, WideViewMut};
 
 use crate::ctx::Ctx;
 use crate::dims::{Dim, Dims, Extent};
@@ -247,7 +247,7 @@ impl Call {
         cx: &Ctx<'_, D>,
         x: View<'_, D>,
         y: ViewMut<'_, D>,
-        lse: Option<ViewMut<'_, D>>,
+        lse: Option<WideViewMut<'_, D>>,
         cache: &mut Region<'_, D>,
     ) {
         self.run(cx, self.operands::<D>(Tensors::real(x)), None, y, lse, cache);
@@ -259,7 +259,7 @@ impl Call {
         [q, k, v]: [View<'_, D>; 3],
         mask: Option<View<'_, D>>,
         y: ViewMut<'_, D>,
-        lse: Option<ViewMut<'_, D>>,
+        lse: Option<WideViewMut<'_, D>>,
         cache: &mut Region<'_, D>,
     ) {
         if let Some(past) = cx.past().filter(|_| self.spec.causal) {
@@ -283,10 +283,10 @@ impl Call {
         cx: &Ctx<'_, D>,
         x: View<'_, D>,
         y: View<'_, D>,
-        lse: View<'_, D>,
+        lse: WideView<'_, D>,
         dy: View<'_, D>,
         to: AttentionGradients<ViewMut<'_, D>>,
-        scratch: ViewMut<'_, D>,
+        scratch: WideViewMut<'_, D>,
     ) {
         let [q, k, v] = self.operands::<D>(Tensors::real(x));
         cx.device().attention_vjp(&self.spec, q, k, v, None, y, lse, dy, to, scratch);
@@ -349,7 +349,7 @@ pub(super) const fn macs(q_len: usize, k_len: usize, heads: usize, dim: usize, c
 
 /// What forward leaves for the vjp: the logarithms of the denominators.
 pub(super) const fn saved(q_len: usize, heads: usize) -> Size {
-    Size::elements(product(&[q_len, heads]))
+    Size::wide(product(&[q_len, heads]))
 }
 
 /// The keys and values of the tokens that were given.
@@ -359,7 +359,7 @@ pub(super) const fn cache(most: usize, kv_heads: usize, dim: usize) -> Size {
 
 /// What the vjp needs: sums of the gradients of keys and values.
 pub(super) const fn vjp_scratch(k_len: usize, kv_heads: usize, dim: usize) -> Size {
-    Size::elements(product(&[k_len, kv_heads, dim, 2]))
+    Size::wide(product(&[k_len, kv_heads, dim, 2]))
 }
 
 impl<S: Dim, H: Dim, D: Dim, CAUSAL: Switch> ScaledDotProductAttentionOf<S, H, D, CAUSAL> {

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use nn_kernels::ops::BatchNormSpec;
-use nn_kernels::{Device, View, ViewMut};
+use nn_kernels::{Device, Pod, View, WideView};
 
 use crate::ctx::{CallFault, Ctx};
 use crate::dims::{Dim, Dims, Extent};
@@ -12,7 +12,7 @@ use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::product;
 use crate::real::{Real, Sci};
-use crate::region::{slice, slice_mut};
+use crate::region::{StateRef, slice, span_mut};
 use crate::signature::{S1, Sig, Signature};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
@@ -105,16 +105,16 @@ impl BatchNorm<'_> {
         [slice::<D>(params, 0, c), slice::<D>(params, self.tree.leaf_offset(1), c)]
     }
 
-    fn running<'a, D: Device>(&self, state: View<'a, D>) -> [View<'a, D>; 2] {
+    fn running<'a, D: Device>(&self, state: StateRef<'a, D>) -> [WideView<'a, D>; 2] {
         let c = self.spec.channels;
-        [slice::<D>(state, 0, c), slice::<D>(state, self.tree.leaf_offset(3), c)]
+        [state.slice(0, c).values(), state.slice(self.tree.leaf_offset(3), c).values()]
     }
 
     /// Two neighbours of an arena: the first starts it, the second is leaf `second`.
-    fn pair<'a, D: Device>(&self, arena: ViewMut<'a, D>, second: usize) -> [ViewMut<'a, D>; 2] {
+    fn pair<'a, D: Device, T: Pod>(&self, arena: D::ViewMut<'a, T>, second: usize) -> [D::ViewMut<'a, T>; 2] {
         let c = self.spec.channels;
         let (a, b) = D::split_mut(arena, self.tree.leaf_offset(second));
-        [slice_mut::<D>(a, 0, c), slice_mut::<D>(b, 0, c)]
+        [span_mut::<D, T>(a, 0, c), span_mut::<D, T>(b, 0, c)]
     }
 
     fn values(&self) -> usize {
@@ -134,14 +134,14 @@ impl BatchNorm<'_> {
         }
         let n = 2 * self.spec.channels;
         let stats = if cx.keeps() { call.saved.take(n) } else { call.scratch.take(n) };
-        let running = call.state.write().map(|state| self.pair::<D>(state, 3));
+        let running = call.state.write().map(|state| self.pair::<D, _>(state, 3));
         cx.device().batch_norm_train(&self.spec, x, gamma, beta, y, stats, running);
     }
 
     fn vjp<D: Device>(&self, cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
         let [gamma, _] = self.affine::<D>(call.params);
         let [dgamma, dbeta] = match call.dparams {
-            Some(dparams) => self.pair::<D>(dparams, 1).map(Some),
+            Some(dparams) => self.pair::<D, _>(dparams, 1).map(Some),
             None => [None, None],
         };
         let trains = cx.trains() && self.values() > 1;
@@ -181,10 +181,10 @@ macro_rules! batch_norm {
         impl<X: Signature, C: Dim, EPS: Real, MOMENTUM: Real> Layer<X> for $own<C, EPS, MOMENTUM> {
             const RULE: Rule = rule(&Self::LABEL, Self::ARGS, &X::SIG, $ranks, $rest);
             const KEEPS_X: bool = true;
-            const SAVED: Size = Size::fixed_elements(product(&[2, C::N]));
+            const SAVED: Size = Size::fixed_wide(product(&[2, C::N]));
             // For the statistics, where nobody keeps them.
-            const SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
-            const VJP_SCRATCH: Size = Size::fixed_elements(product(&[2, C::N]));
+            const SCRATCH: Size = Size::fixed_wide(product(&[2, C::N]));
+            const VJP_SCRATCH: Size = Size::fixed_wide(product(&[2, C::N]));
             const CAUSAL: bool = true;
         }
 

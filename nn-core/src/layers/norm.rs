@@ -1,6 +1,6 @@
 //! Normalisations along the last axis.
 
-use nn_kernels::{Device, View, ViewMut};
+use nn_kernels::{Device, View, WideViewMut};
 
 use crate::ctx::Ctx;
 use crate::dims::{Dim, Dims};
@@ -50,7 +50,7 @@ impl<X: Signature, D: Dim, EPS: Real> Layer<X> for LayerNormOf<D, EPS> {
         None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT).keeping(),
     };
     const KEEPS_X: bool = true;
-    const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)).saturating_mul(2));
+    const SAVED: Size = Size::wide(rows_of(&X::SIG.dims(0)).saturating_mul(2));
     const CAUSAL: bool = true;
 }
 
@@ -115,14 +115,14 @@ impl<X: Signature, D: Dim, EPS: Real> Layer<X> for RMSNormOf<D, EPS> {
         None => along_last(&Self::LABEL, Self::ARGS, &X::SIG, D::EXTENT, D::EXTENT).keeping(),
     };
     const KEEPS_X: bool = true;
-    const SAVED: Size = Size::elements(rows_of(&X::SIG.dims(0)));
+    const SAVED: Size = Size::wide(rows_of(&X::SIG.dims(0)));
     const CAUSAL: bool = true;
 }
 
 impl<V: Device, X: Signature, D: Dim, EPS: Real> Module<V, X> for RMSNormOf<D, EPS> {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
         let gamma: View<'_, V> = slice::<V>(call.params, 0, D::N);
-        let stats: Option<ViewMut<'_, V>> =
+        let stats: Option<WideViewMut<'_, V>> =
             cx.keeps().then(|| call.saved.take(cx.rows(const { &X::SIG.dims(0) })));
         cx.device().rms_norm(D::N, EPS::VALUE, call.x.get(0), Some(gamma), call.y.get(0), stats);
     }

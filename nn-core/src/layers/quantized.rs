@@ -11,7 +11,7 @@ use crate::layer::{Forward, Layer, Module, Params, Vjp};
 use crate::layers::elementwise::Identity;
 use crate::layers::linear::{LinearActOf, No, Switch};
 use crate::layers::{along_last, product, rows_of};
-use crate::region::{slice, slice_mut};
+use crate::region::{StateRef, slice, slice_mut};
 use crate::signature::{S1, Signature};
 use crate::tree::{Field, Leaf, Node, Role};
 use crate::views::Views;
@@ -157,15 +157,15 @@ impl<D: Device, X: Signature, F: Format, IN: Dim, OUT: Dim, BIAS: Switch> Module
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
         let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
         let state = call.state.read();
-        let weight = slice::<D>(state, 0, spec.slots());
-        let bias = BIAS::ON.then(|| slice::<D>(state, Self::TREE.leaf_offset(1), OUT::N));
+        let weight = state.slice(0, spec.slots()).values();
+        let bias = BIAS::ON.then(|| state.slice(Self::TREE.leaf_offset(1), OUT::N).frozen());
         cx.device().packed_linear(&spec, call.x.get(0), weight, bias, call.y.get(0));
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
         let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
         if let Some(dx) = call.dx.wanted(0) {
-            let weight = slice::<D>(call.state, 0, spec.slots());
+            let weight = call.state.slice(0, spec.slots()).values();
             cx.device().packed_linear_vjp(&spec, weight, call.dy.get(0), dx);
         }
     }
@@ -209,7 +209,7 @@ impl Part {
         &self,
         device: &D,
         rows: usize,
-        (params, state): (View<'_, D>, View<'_, D>),
+        (params, state): (View<'_, D>, StateRef<'_, D>),
         x: View<'_, D>,
         y: ViewMut<'_, D>,
     ) {
@@ -222,8 +222,8 @@ impl Part {
             Some(packing) => {
                 let (inputs, outputs, at) = (self.inputs, self.outputs, self.field.state);
                 let spec = PackedSpec { rows, inputs, outputs, packing };
-                let weight = slice::<D>(state, at, spec.slots());
-                device.packed_linear(&spec, x, weight, self.bias::<D>(state, at), y);
+                let weight = state.slice(at, spec.slots()).values();
+                device.packed_linear(&spec, x, weight, self.bias::<D>(state.frozen(), at), y);
             }
         }
     }
@@ -234,7 +234,7 @@ impl Part {
         &self,
         device: &D,
         rows: usize,
-        (params, state): (View<'_, D>, View<'_, D>),
+        (params, state): (View<'_, D>, StateRef<'_, D>),
         x: View<'_, D>,
         dy: View<'_, D>,
         dx: Option<ViewMut<'_, D>>,
@@ -244,7 +244,7 @@ impl Part {
         if let Some(packing) = self.format {
             let spec = PackedSpec { rows, inputs, outputs, packing };
             if let Some(dx) = dx {
-                let weight = slice::<D>(state, self.field.state, spec.slots());
+                let weight = state.slice(self.field.state, spec.slots()).values();
                 device.packed_linear_vjp(&spec, weight, dy, dx);
             }
             return;

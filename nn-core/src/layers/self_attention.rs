@@ -308,6 +308,11 @@ where
     }
 }
 
+/// So many statistics for each token.
+const fn statistics(given: &Sig, values: usize) -> Size {
+    Size::wide(product(&[rows_of(&given.dims(0)), values]))
+}
+
 /// So many values for each token.
 const fn each(given: &Sig, values: usize) -> Size {
     Size::elements(product(&[rows_of(&given.dims(0)), values]))
@@ -361,8 +366,8 @@ where
         .plus(
             each(&X::SIG, Self::HEADS.queries())
                 .plus(each(&X::SIG, Self::HEADS.keys()))
-                .plus(each(&X::SIG, H::N))
-                .plus(each(&X::SIG, KV::N))
+                .plus(statistics(&X::SIG, H::N))
+                .plus(statistics(&X::SIG, KV::N))
                 .when(NORM::MAYBE.is_some()),
         );
     const CACHE: Size = attention::cache(S::N, KV::N, Self::HEADS.dim).when(CAUSAL::ON);

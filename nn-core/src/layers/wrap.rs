@@ -70,21 +70,13 @@ impl<X: Signature, M: Layer<X>> Layer<X> for StopGradParamsOf<M> {
 
 impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for StopGradParamsOf<M> {
     fn forward(cx: &mut Ctx<'_, D>, call: Forward<'_, D>) {
-        let (params, state) = match call.state {
-            State::Read(all) => {
-                let (params, state) = D::split(all, M::TREE.params());
-                (params, State::Read(state))
-            }
-            State::Write(all) => {
-                let (params, state) = D::split_mut(all, M::TREE.params());
-                (D::freeze(params), State::Write(state))
-            }
-        };
+        let (params, state) = call.state.split_frozen(M::TREE.params());
         M::forward(cx, Forward { params, state, ..call });
     }
 
     fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
-        let (params, state) = D::split(call.state, M::TREE.params());
+        let (at, len) = (M::TREE.params(), M::TREE.state());
+        let (params, state) = (call.state.slice(0, at).frozen(), call.state.slice(at, len));
         M::vjp(cx, Vjp { params, state, dparams: None, ..call });
     }
 
@@ -197,7 +189,7 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for RematOf<M> {
             TensorsMut::carve_as::<Given<M, X>>(cx, &mut scratch.part(cx, const { M::RULE.out.size() }));
         let again = Forward {
             params: D::shorten(params),
-            state: State::Read(D::shorten(state)),
+            state: State::read_only(state.shorten()),
             x: x.shorten(),
             y: y.reborrow(),
             saved: saved.reborrow(),

@@ -190,6 +190,10 @@ families! {
         fn sgd(s: &SgdSpec, squares: &[f64], p: Out<'_, E>, g: In<'_, E>, velocity: Out<'_, E>);
         fn adam(s: &AdamSpec, squares: &[f64], p: Out<'_, E>, g: In<'_, E>, m: Out<'_, E>, v: Out<'_, E>);
         fn sum_of_squares(x: In<'_, E>, sum: &mut [f64]);
+        fn copy_wide(x: In<'_, E>, y: Out<'_, E>);
+        fn clear(y: Out<'_, E>);
+        fn narrow(x: In<'_, E>, y: Out<'_, E>);
+        fn collect(g: Out<'_, E>, sum: Out<'_, E>);
         fn lerp(tau: f64, x: In<'_, E>, target: Out<'_, E>);
     }
 }

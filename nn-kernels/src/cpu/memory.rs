@@ -63,6 +63,7 @@ impl<T: Pod> Buffer<T> {
 
 impl<E: Real> Memory for Cpu<E> {
     type Elem = E;
+    type Wide = E;
     type Buffer<T: Pod> = Buffer<T>;
     type View<'a, T: Pod> = &'a [T];
     type ViewMut<'a, T: Pod> = &'a mut [T];
@@ -85,6 +86,19 @@ impl<E: Real> Memory for Cpu<E> {
     fn download<T: Pod>(&self, from: Self::View<'_, T>, to: &mut [T]) {
         assert_eq!(from.len(), to.len(), "download: lengths differ");
         to.copy_from_slice(from);
+    }
+
+    #[inline(always)]
+    fn elements<'a>(wide: Self::View<'a, E>) -> Self::View<'a, E> {
+        wide
+    }
+    #[inline(always)]
+    fn elements_mut<'a>(wide: Self::ViewMut<'a, E>) -> Self::ViewMut<'a, E> {
+        wide
+    }
+    #[inline(always)]
+    fn wide<'a>(elements: Self::View<'a, E>) -> Self::View<'a, E> {
+        elements
     }
 
     const HOST: bool = true;

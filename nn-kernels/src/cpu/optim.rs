@@ -88,6 +88,23 @@ impl<E: Real> Kernels<E> {
         sum[0] = par::sum(x.len(), GRAIN, x, &|x| run::squares(isa, x));
     }
 
+    pub(crate) fn copy_wide(&self, x: &[E], y: &mut [E]) {
+        self.copy(x, y);
+    }
+
+    pub(crate) fn clear(&self, y: &mut [E]) {
+        self.fill(0.0, y);
+    }
+
+    pub(crate) fn narrow(&self, x: &[E], y: &mut [E]) {
+        self.copy(x, y);
+    }
+
+    pub(crate) fn collect(&self, g: &mut [E], sum: &mut [E]) {
+        self.add_assign(g, sum);
+        self.fill(0.0, g);
+    }
+
     pub(crate) fn lerp(&self, tau: f64, x: &[E], target: &mut [E]) {
         assert_eq!(x.len(), target.len(), "lerp: x and target differ in length");
         let isa = self.isa;

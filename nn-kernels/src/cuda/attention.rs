@@ -110,25 +110,27 @@ struct Tiles {
     tensors: usize,
     /// Columns, of two tensors.
     cols: usize,
+    /// Bytes of an element.
+    element: usize,
 }
 
 impl Tiles {
     const THREADS: usize = 128;
 
-    fn forward(head: Head) -> Self {
-        Self { rows: if head.values <= 64 { 128 } else { 64 }, tensors: 1, cols: 32 }
+    fn forward(head: Head, element: usize) -> Self {
+        Self { rows: if head.values <= 64 { 128 } else { 64 }, tensors: 1, cols: 32, element }
     }
-    fn queries(head: Head) -> Self {
-        Self { rows: if head.values <= 32 { 128 } else { 64 }, tensors: 2, cols: 32 }
+    fn queries(head: Head, element: usize) -> Self {
+        Self { rows: if head.values <= 32 { 128 } else { 64 }, tensors: 2, cols: 32, element }
     }
-    fn keys(head: Head) -> Self {
-        Self { rows: 64, tensors: 2, cols: if head.values <= 64 { 32 } else { 8 } }
+    fn keys(head: Head, element: usize) -> Self {
+        Self { rows: 64, tensors: 2, cols: if head.values <= 64 { 32 } else { 32 / element }, element }
     }
 
     /// Bytes of shared memory: of the rows, and of two stages of columns with two numbers for each.
     fn bytes(self, head: Head) -> usize {
-        let pitch = head.values + 4;
-        size_of::<f32>() * (self.tensors * self.rows * pitch + 2 * self.cols * (2 * pitch + 2))
+        let pitch = self.element * head.values + 16;
+        self.tensors * self.rows * pitch + 2 * self.cols * (2 * pitch + 2 * size_of::<f32>())
     }
 
     fn grid(self, s: &AttentionSpec, head: Head, rows: usize, heads: usize) -> Grid {
@@ -139,17 +141,19 @@ impl Tiles {
 
 /// Whether the tokens of a tensor all start at multiples of 16 bytes, so that so many are copied at once.
 fn is_wide<E: CudaReal>(x: View<'_, E>, at: Strides) -> bool {
-    x.address().is_multiple_of(16) && [at.batch, at.token, at.head].iter().all(|step| step.is_multiple_of(4))
+    x.address().is_multiple_of(16)
+        && [at.batch, at.token, at.head].iter().all(|step| (step * size_of::<E>()).is_multiple_of(16))
 }
 
 impl<E: CudaReal> Cuda<E> {
     /// Queries or keys that a block has, as in `attention.cu`.
-    const TILE: usize = if size_of::<E>() == 4 { 64 } else { 32 };
+    const TILE: usize = if size_of::<E::Wide>() == 4 { 64 } else { 32 };
 
     /// The head's kernels on tensor cores, if they are the ones to take.
     fn tensor_head(&self, s: &AttentionSpec) -> Option<Head> {
         let head = TENSOR_HEADS.into_iter().map(Head::new).find(|head| head.values == s.head_dim)?;
-        let tiles = [Tiles::forward(head), Tiles::queries(head), Tiles::keys(head)];
+        let of = size_of::<E>();
+        let tiles = [Tiles::forward(head, of), Tiles::queries(head, of), Tiles::keys(head, of)];
         // Positions in a tile are counted in 32 bits.
         let fits =
             tiles.iter().all(|tiles| tiles.bytes(head) <= self.shared) && s.q_len.max(s.k_len) < 1 << 29;
@@ -167,7 +171,7 @@ impl<E: CudaReal> Attention for Cuda<E> {
         v: View<'_, E>,
         mask: Option<View<'_, E>>,
         y: ViewMut<'_, E>,
-        lse: Option<ViewMut<'_, E>>,
+        lse: Option<ViewMut<'_, E::Wide>>,
     ) {
         const NAME: &str = "attention";
         check(NAME, s, [("q", q, queries(s, s.q)), ("k", k, keys(s, s.k)), ("v", v, keys(s, s.v))], mask);
@@ -179,7 +183,7 @@ impl<E: CudaReal> Attention for Cuda<E> {
         let mut record = self.record();
         if let Some(head) = tensor {
             let wide = is_wide(q, s.q) && is_wide(k, s.k) && is_wide(v, s.v);
-            let grid = Tiles::forward(head).grid(s, head, s.q_len, s.heads);
+            let grid = Tiles::forward(head, size_of::<E>()).grid(s, head, s.q_len, s.heads);
             let launch =
                 record.launch(tensor_kernel("attention_tensor", head), grid).arg(Struct(&Shape::new(s)));
             launch.arg(q).arg(k).arg(v).arg(mask).arg(&y).arg(lse.as_ref()).arg(wide).done();
@@ -199,10 +203,10 @@ impl<E: CudaReal> Attention for Cuda<E> {
         v: View<'_, E>,
         mask: Option<View<'_, E>>,
         y: View<'_, E>,
-        lse: View<'_, E>,
+        lse: View<'_, E::Wide>,
         dy: View<'_, E>,
         gradients: AttentionGradients<ViewMut<'_, E>>,
-        scratch: ViewMut<'_, E>,
+        scratch: ViewMut<'_, E::Wide>,
     ) {
         const NAME: &str = "attention_vjp";
         let extents = [queries(s, s.q), keys(s, s.k), keys(s, s.v)];
@@ -232,7 +236,7 @@ impl<E: CudaReal> Attention for Cuda<E> {
 
         let shape = Shape::new(s);
         let mut record = self.record();
-        let delta = record.scratch(s.lse() * size_of::<E>());
+        let delta = record.scratch(s.lse() * size_of::<E::Wide>());
         let needs_delta = dq.is_some() || dk.is_some();
         if let Some(head) = self.tensor_head(s) {
             let wide = is_wide(q, s.q) && is_wide(k, s.k) && is_wide(v, s.v) && is_wide(dy, s.y);
@@ -242,13 +246,13 @@ impl<E: CudaReal> Attention for Cuda<E> {
                 launch.arg(Struct(&shape)).arg(y).arg(dy).arg(delta).done();
             }
             if let Some(dq) = dq {
-                let grid = Tiles::queries(head).grid(s, head, s.q_len, s.heads);
+                let grid = Tiles::queries(head, size_of::<E>()).grid(s, head, s.q_len, s.heads);
                 let launch =
                     record.launch(tensor_kernel("attention_tensor_dq", head), grid).arg(Struct(&shape));
                 launch.arg(q).arg(k).arg(v).arg(mask).arg(lse).arg(dy).arg(delta).arg(dq).arg(wide).done();
             }
             if dk.is_some() || dv.is_some() {
-                let grid = Tiles::keys(head).grid(s, head, s.k_len, s.kv_heads);
+                let grid = Tiles::keys(head, size_of::<E>()).grid(s, head, s.k_len, s.kv_heads);
                 let launch =
                     record.launch(tensor_kernel("attention_tensor_dkv", head), grid).arg(Struct(&shape));
                 let launch = launch.arg(q).arg(k).arg(v).arg(mask).arg(lse).arg(dy).arg(delta);

@@ -44,8 +44,8 @@ impl<E: CudaReal> Cuda<E> {
         gamma: View<'_, E>,
         beta: View<'_, E>,
         y: &ViewMut<'_, E>,
-        stats: &ViewMut<'_, E>,
-        running: Option<&[ViewMut<'_, E>; 2]>,
+        stats: &ViewMut<'_, E::Wide>,
+        running: Option<&[ViewMut<'_, E::Wide>; 2]>,
     ) {
         let parameters = [("gamma", 1, gamma.len()), ("beta", 1, beta.len()), ("stats", 2, stats.len())];
         check(s, &[("x", x.len()), ("y", y.len())], &parameters);
@@ -73,7 +73,7 @@ impl<E: CudaReal> Cuda<E> {
         x: View<'_, E>,
         gamma: View<'_, E>,
         beta: View<'_, E>,
-        [means, variances]: [View<'_, E>; 2],
+        [means, variances]: [View<'_, E::Wide>; 2],
         y: &ViewMut<'_, E>,
     ) {
         check(s, &[("x", x.len()), ("y", y.len())], &[("gamma", 1, gamma.len()), ("beta", 1, beta.len())]);
@@ -92,7 +92,7 @@ impl<E: CudaReal> Cuda<E> {
         constant: bool,
         x: View<'_, E>,
         gamma: View<'_, E>,
-        stats: View<'_, E>,
+        stats: View<'_, E::Wide>,
         dy: View<'_, E>,
         dx: Option<&ViewMut<'_, E>>,
         [dgamma, dbeta]: [Option<&ViewMut<'_, E>>; 2],

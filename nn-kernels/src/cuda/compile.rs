@@ -78,9 +78,12 @@ const HEADERS: [(&CStr, &str); 6] = [
 /// What machine code begins with. What the stand-in for NVRTC of an emulator gives is something else, and is not kept.
 const ELF: &[u8] = b"\x7fELF";
 
-fn options(arch: &str, real: &str, defines: Defines) -> Vec<String> {
-    let mut options =
-        vec![format!("--gpu-architecture={arch}"), "--std=c++17".to_owned(), format!("-DREAL={real}")];
+/// For elements `float`, `double` or `bf16`.
+fn options(arch: &str, elem: &str, defines: Defines) -> Vec<String> {
+    // What lies in memory, and what is computed with.
+    let (elem, real) = if elem == "bf16" { ("nn::bfloat16 -DNN_BF16=1", "float") } else { (elem, elem) };
+    let mut options = vec![format!("--gpu-architecture={arch}"), "--std=c++17".to_owned()];
+    options.extend(format!("-DELEM={elem} -DREAL={real}").split(' ').map(str::to_owned));
     options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
     options
 }
@@ -201,18 +204,18 @@ pub struct Compiled {
 }
 
 /// Compiles every file of kernels, with each of its sets of constants, for an architecture such as `sm_90` and for
-/// elements `float` or `double`.
+/// elements `float`, `double` or `bf16`.
 ///
 /// # Errors
 /// There is no NVRTC, or a file does not compile.
 #[doc(hidden)]
-pub fn compile_all(arch: &str, real: &str) -> Result<Vec<Compiled>, DeviceError> {
+pub fn compile_all(arch: &str, elem: &str) -> Result<Vec<Compiled>, DeviceError> {
     if !is_present() {
         return Err(DeviceError::NoNvrtc);
     }
     let all = File::ALL.iter().flat_map(|file| file.variants().iter().map(|defines| (*file, *defines)));
     all.map(|(file, defines)| {
-        let mut options = options(arch, real, defines);
+        let mut options = options(arch, elem, defines);
         options.push("--ptxas-options=-v".to_owned());
         let program = program(file, arch, &options)?;
         let log = program.log().unwrap_or_default();
@@ -227,14 +230,14 @@ pub fn compile_all(arch: &str, real: &str) -> Result<Vec<Compiled>, DeviceError>
 /// Compiles files for one device, and keeps what it made on disk.
 pub(super) struct Compiler {
     arch: String,
-    real: &'static str,
+    elem: &'static str,
     /// NVRTC's version and the device's name: code of an emulator must not be mistaken for a GPU's.
     made_by: String,
     folder: Option<PathBuf>,
 }
 
 impl Compiler {
-    pub(super) fn new(arch: String, real: &'static str, device: &str) -> Result<Self, DeviceError> {
+    pub(super) fn new(arch: String, elem: &'static str, device: &str) -> Result<Self, DeviceError> {
         if !is_present() {
             return Err(DeviceError::NoNvrtc);
         }
@@ -244,12 +247,12 @@ impl Compiler {
             doing: "asking NVRTC".to_owned(),
             error: error.to_string(),
         })?;
-        Ok(Self { arch, real, made_by: format!("{major}.{minor} {device}"), folder: folder() })
+        Ok(Self { arch, elem, made_by: format!("{major}.{minor} {device}"), folder: folder() })
     }
 
     /// The machine code of a file's kernels, perhaps from the disk.
     pub(super) fn image(&self, file: File, defines: Defines) -> Result<Image, DeviceError> {
-        let options = options(&self.arch, self.real, defines);
+        let options = options(&self.arch, self.elem, defines);
         let path = self.folder.as_ref().map(|folder| folder.join(self.key(file, &options)));
         if let Some(code) = path.as_deref().and_then(read) {
             return Ok(Image { code, kept: true });
@@ -259,7 +262,7 @@ impl Compiler {
 
     /// The same, whatever the disk holds: what was there did not load.
     pub(super) fn fresh_image(&self, file: File, defines: Defines) -> Result<Image, DeviceError> {
-        let options = options(&self.arch, self.real, defines);
+        let options = options(&self.arch, self.elem, defines);
         let path = self.folder.as_ref().map(|folder| folder.join(self.key(file, &options)));
         self.compile(file, &options, path.as_deref())
     }
@@ -355,14 +358,14 @@ mod tests {
 
     #[test]
     fn all_that_code_depends_on_is_in_its_name() {
-        let compiler = |arch: &str, real, device: &str| Compiler {
+        let compiler = |arch: &str, elem, device: &str| Compiler {
             arch: arch.to_owned(),
-            real,
+            elem,
             made_by: device.to_owned(),
             folder: None,
         };
         let key = |compiler: &Compiler, defines| {
-            compiler.key(File::Elementwise, &options(&compiler.arch, compiler.real, defines))
+            compiler.key(File::Elementwise, &options(&compiler.arch, compiler.elem, defines))
         };
         let first = compiler("sm_90", "float", "13.0 a");
         let mut keys = vec![
@@ -370,10 +373,11 @@ mod tests {
             key(&first, &[("TILE", 1)]),
             key(&compiler("sm_80", "float", "13.0 a"), &[]),
             key(&compiler("sm_90", "double", "13.0 a"), &[]),
+            key(&compiler("sm_90", "bf16", "13.0 a"), &[]),
             key(&compiler("sm_90", "float", "13.1 a"), &[]),
         ];
         keys.sort();
         keys.dedup();
-        assert_eq!(keys.len(), 5);
+        assert_eq!(keys.len(), 6);
     }
 }

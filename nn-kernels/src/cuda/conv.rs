@@ -86,7 +86,7 @@ impl<E: CudaReal> Cuda<E> {
     /// these are wanted.
     fn conv_by_library(&self, s: &Conv2dSpec, pass: Pass, [x, w, y]: [u64; 3]) -> bool {
         let forced = self.core.forced.dnn;
-        if size_of::<E>() != 4 || !forced.unwrap_or(pays(s)) || !dnn::knows(s, [x, w, y]) {
+        if !E::SINGLE || !forced.unwrap_or(pays(s)) || !dnn::knows(s, [x, w, y]) {
             return false;
         }
         let tf32 = self.form(None, &multiplications(s)) == Form::Tensor;
@@ -168,7 +168,7 @@ impl<E: CudaReal> Conv for Cuda<E> {
     }
 
     fn conv2d_route(s: &Conv2dSpec) -> &'static str {
-        let library = size_of::<E>() == 4 && pays(s) && libraries::has_dnn();
+        let library = E::SINGLE && pays(s) && libraries::has_dnn();
         if library { "cudnn" } else { ConvRoute::new(s).name() }
     }
 }
@@ -214,7 +214,7 @@ impl<E: CudaReal> Cuda<E> {
         let depth = s.batch * s.output[0] * s.output[1];
         let tiles = Tiles::suiting(self.core.forced.tiles, rows, cols * s.groups);
         let splits = splits(tiles.count(rows, cols) * s.groups, depth);
-        let parts = record.scratch(size_of::<E>() * splits * dw.len());
+        let parts = record.scratch(size_of::<E::Wide>() * splits * dw.len());
         let name = match tiles {
             Tiles::Large => "large_dw",
             Tiles::Small => "small_dw",

@@ -157,7 +157,7 @@ impl<E: CudaReal> Elementwise for Cuda<E> {
         launch.arg(s.gate_last).arg(s.act.needs_y()).done();
     }
 
-    fn copy_unless(&self, switch: View<'_, E>, x: View<'_, E>, y: ViewMut<'_, E>) {
+    fn copy_unless(&self, switch: View<'_, E::Wide>, x: View<'_, E>, y: ViewMut<'_, E>) {
         assert_eq!(switch.len(), 1, "copy_unless: the switch is one value");
         assert_eq!(x.len(), y.len(), "copy: x and y differ in length");
         let n = y.len();

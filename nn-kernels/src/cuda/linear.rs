@@ -99,7 +99,8 @@ enum By {
 }
 
 impl By {
-    /// Rows and columns of a tile on tensor cores, as in `gemm_tensor.cu`, terms of a step, and steps in shared memory.
+    /// Rows and columns of a tile on tensor cores, as in `gemm_tensor.cu`, terms of a step, of which there are twice as
+    /// many of bfloat16, and steps in shared memory.
     const TILE: usize = 128;
     const DEPTH: usize = 16;
     const STAGES: usize = 3;
@@ -158,7 +159,7 @@ impl<E: CudaReal> Product<'_, E> {
             rows: self.rows as u64,
             cols: self.cols as u64,
             depth: self.depth as u64,
-            each: self.depth.div_ceil(splits).next_multiple_of(By::DEPTH) as u64,
+            each: self.depth.div_ceil(splits).next_multiple_of(2 * By::DEPTH) as u64,
             a: pair(&self.a),
             b: pair(&self.b),
         };
@@ -197,7 +198,7 @@ impl<E: CudaReal> Cuda<E> {
         let (forced, sizes) = (self.core.forced.blas, [p.rows, p.cols, p.depth]);
         let wanted = forced.unwrap_or(libraries::pays(&sizes));
         let counted = sizes.iter().all(|&size| size > 0 && size < 1 << 31);
-        if size_of::<E>() != 4 || !wanted || !counted {
+        if !E::SINGLE || !wanted || !counted {
             return false;
         }
         // A column-major matrix whose columns are as long as what lies side by side. Of a single column the stride says
@@ -261,7 +262,7 @@ impl<E: CudaReal> Cuda<E> {
         if splits == 1 {
             p.launch(&mut record, by, 1, None, Unary::Identity, Mode::Add, y);
         } else {
-            let parts = record.scratch(size_of::<E>() * splits * y.len());
+            let parts = record.scratch(size_of::<E::Wide>() * splits * y.len());
             p.launch(&mut record, by, splits, None, Unary::Identity, Mode::Part, parts);
             add_parts(&mut record, parts, splits, y);
         }
@@ -343,19 +344,19 @@ impl<E: CudaReal> Linear for Cuda<E> {
         &self,
         s: &PackedSpec,
         x: View<'_, E>,
-        w: View<'_, E>,
+        w: View<'_, E::Wide>,
         b: Option<View<'_, E>>,
         y: ViewMut<'_, E>,
     ) {
         packed::linear(self, s, x, w, b, &y);
     }
 
-    fn packed_linear_vjp(&self, s: &PackedSpec, w: View<'_, E>, dy: View<'_, E>, dx: ViewMut<'_, E>) {
+    fn packed_linear_vjp(&self, s: &PackedSpec, w: View<'_, E::Wide>, dy: View<'_, E>, dx: ViewMut<'_, E>) {
         packed::linear_vjp(self, s, w, dy, &dx);
     }
 
     fn linear_route(s: &LinearSpec) -> &'static str {
         let large = libraries::pays(&[s.rows, s.inputs, s.outputs]);
-        if size_of::<E>() == 4 && large && libraries::has_blas() { "cublaslt" } else { "tiles" }
+        if E::SINGLE && large && libraries::has_blas() { "cublaslt" } else { "tiles" }
     }
 }

@@ -34,7 +34,7 @@ fn sum_parts(
 
 impl<E: CudaReal> Cuda<E> {
     /// sum = Σ x².
-    pub(super) fn squares(&self, x: View<'_, E>, sum: &ViewMut<'_, f64>) {
+    pub(super) fn squares(&self, x: View<'_, E::Wide>, sum: &ViewMut<'_, f64>) {
         let blocks = blocks(x.len());
         let mut record = self.record();
         let parts = record.scratch(8 * blocks);
@@ -49,7 +49,7 @@ impl<E: CudaReal> Loss for Cuda<E> {
         &self,
         reduction: Reduction,
         x: View<'_, E>,
-        target: View<'_, E>,
+        target: View<'_, E::Wide>,
         dx: Option<ViewMut<'_, E>>,
         value: ViewMut<'_, f64>,
     ) {

@@ -97,6 +97,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
 
 impl<E: CudaReal> Memory for Cuda<E> {
     type Elem = E;
+    type Wide = E::Wide;
     type Buffer<T: Pod> = Buffer<T>;
     type View<'a, T: Pod> = View<'a, T>;
     type ViewMut<'a, T: Pod> = ViewMut<'a, T>;
@@ -132,6 +133,19 @@ impl<E: CudaReal> Memory for Cuda<E> {
                 }
             });
         }
+    }
+
+    fn elements<'a>(wide: Self::View<'a, E::Wide>) -> Self::View<'a, E> {
+        assert!(!Self::MIXED, "elements are rounded");
+        View { at: wide.at, len: wide.len, values: PhantomData }
+    }
+    fn elements_mut<'a>(wide: Self::ViewMut<'a, E::Wide>) -> Self::ViewMut<'a, E> {
+        assert!(!Self::MIXED, "elements are rounded");
+        ViewMut { at: wide.at, len: wide.len, values: PhantomData }
+    }
+    fn wide<'a>(elements: Self::View<'a, E>) -> Self::View<'a, E::Wide> {
+        assert!(!Self::MIXED, "elements are rounded");
+        View { at: elements.at, len: elements.len, values: PhantomData }
     }
 
     const HOST: bool = false;

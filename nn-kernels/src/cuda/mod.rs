@@ -68,25 +68,46 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
+    impl Sealed for half::bf16 {}
 }
 
-/// The element types of [`Cuda`]: `f32`, and `f64` for arithmetic that is to be held against another device's. No
+/// The element types of [`Cuda`]: `f32`, `bf16`, and `f64` for arithmetic that is to be held against another device's. No
 /// others can be added from outside.
 pub trait CudaReal: Float + sealed::Sealed {
+    /// What is computed with, and what must not be rounded to `Self`.
+    type Wide: CudaReal;
     /// Its name in kernels.
     #[doc(hidden)]
     const NAME: &'static str;
+    /// Whether it is single precision.
+    #[doc(hidden)]
+    const SINGLE: bool = false;
+    /// Whether it is bfloat16.
+    #[doc(hidden)]
+    const HALF: bool = false;
 }
 
 impl CudaReal for f32 {
+    type Wide = Self;
     const NAME: &'static str = "float";
+    const SINGLE: bool = true;
 }
 
 impl CudaReal for f64 {
+    type Wide = Self;
     const NAME: &'static str = "double";
 }
 
-/// An NVIDIA GPU, computing with elements `E`: `f32` or `f64`. Clones are handles of the same one.
+/// Activations, their gradients and parameters as layers read them take half the memory. Each is computed in single
+/// precision and rounded once; master weights, sums of gradients over batches, moments and statistics stay in single
+/// precision.
+impl CudaReal for half::bf16 {
+    type Wide = f32;
+    const NAME: &'static str = "bf16";
+    const HALF: bool = true;
+}
+
+/// An NVIDIA GPU, computing with elements `E`: `f32`, `f64`, or [`bf16`](half::bf16) with master weights in `f32`. Clones are handles of the same one.
 ///
 /// Memory belongs to the handle that allocated it and to its clones: others work beside it, and do not wait for what
 /// is still being written.
@@ -94,6 +115,8 @@ pub struct Cuda<E> {
     core: Arc<Core>,
     /// Whether products of `f32` may be of numbers rounded to TF32.
     tf32: bool,
+    /// Whether there are tensor cores that know TF32 and bfloat16.
+    tensor_cores: bool,
     /// Bytes of shared memory that a block may have.
     shared: usize,
     element: PhantomData<fn() -> E>,
@@ -142,11 +165,11 @@ impl<E: CudaReal> Cuda<E> {
         let shared = context.attribute(limit).map_err(&failed)?.try_into().unwrap_or(0);
         let name = context.name().map_err(&failed)?;
         let compiler = Compiler::new(format!("sm_{major}{minor}"), E::NAME, &name)?;
-        let core = Core::new(context, stream, compiler, forced, graphs, size_of::<E>() == 4)?;
+        let core = Core::new(context, stream, compiler, forced, graphs, E::SINGLE)?;
         let allowed = std::env::var_os("NN_CUDA_TF32").is_none_or(|value| value != "0");
-        // Tensor cores of earlier GPUs know no TF32.
-        let tf32 = allowed && major >= 8;
-        Ok(Self { core: Arc::new(core), tf32, shared, element: PhantomData })
+        let tensor_cores = major >= 8;
+        let tf32 = allowed && tensor_cores;
+        Ok(Self { core: Arc::new(core), tf32, tensor_cores, shared, element: PhantomData })
     }
 
     /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For
@@ -188,12 +211,14 @@ impl<E: CudaReal> Cuda<E> {
 
     /// How to compute products of so many multiplications in all.
     fn form(&self, forced: Option<Form>, multiplications: &[usize]) -> Form {
-        const LARGE: usize = 1 << 24;
-        if size_of::<E>() != 4 || !self.tf32 {
-            return Form::Plain;
-        }
+        let large = match (E::SINGLE, E::HALF) {
+            (true, _) if self.tf32 => 1 << 24,
+            // Nothing is rounded there that was not rounded before, so it is a matter of time alone.
+            (_, true) if self.tensor_cores => libraries::LEAST,
+            _ => return Form::Plain,
+        };
         let all = multiplications.iter().fold(1_usize, |all, &n| all.saturating_mul(n));
-        forced.unwrap_or(if all > LARGE { Form::Tensor } else { Form::Plain })
+        forced.unwrap_or(if all > large { Form::Tensor } else { Form::Plain })
     }
 
     fn record(&self) -> Record<'_> {

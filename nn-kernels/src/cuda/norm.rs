@@ -32,7 +32,7 @@ impl<E: CudaReal> Cuda<E> {
         gamma: Option<View<'_, E>>,
         beta: Option<View<'_, E>>,
         y: &ViewMut<'_, E>,
-        stats: Option<&ViewMut<'_, E>>,
+        stats: Option<&ViewMut<'_, E::Wide>>,
     ) {
         let n = x.len() / cols;
         let mut record = self.record();
@@ -46,7 +46,7 @@ impl<E: CudaReal> Cuda<E> {
         cols: usize,
         x: View<'_, E>,
         gamma: Option<View<'_, E>>,
-        stats: View<'_, E>,
+        stats: View<'_, E::Wide>,
         dy: View<'_, E>,
         dx: Option<&ViewMut<'_, E>>,
         [dgamma, dbeta]: [Option<&ViewMut<'_, E>>; 2],
@@ -107,7 +107,7 @@ impl<E: CudaReal> Norm for Cuda<E> {
         gamma: Option<View<'_, E>>,
         beta: Option<View<'_, E>>,
         y: ViewMut<'_, E>,
-        stats: Option<ViewMut<'_, E>>,
+        stats: Option<ViewMut<'_, E::Wide>>,
     ) {
         let rows = rows_of("layer_norm", cols, x.len());
         check("layer_norm", "y", y.len(), x.len());
@@ -122,7 +122,7 @@ impl<E: CudaReal> Norm for Cuda<E> {
         cols: usize,
         x: View<'_, E>,
         gamma: Option<View<'_, E>>,
-        stats: View<'_, E>,
+        stats: View<'_, E::Wide>,
         dy: View<'_, E>,
         dx: Option<ViewMut<'_, E>>,
         dgamma: Option<ViewMut<'_, E>>,
@@ -147,7 +147,7 @@ impl<E: CudaReal> Norm for Cuda<E> {
         x: View<'_, E>,
         gamma: Option<View<'_, E>>,
         y: ViewMut<'_, E>,
-        stats: Option<ViewMut<'_, E>>,
+        stats: Option<ViewMut<'_, E::Wide>>,
     ) {
         let rows = rows_of("rms_norm", cols, x.len());
         check("rms_norm", "y", y.len(), x.len());
@@ -161,7 +161,7 @@ impl<E: CudaReal> Norm for Cuda<E> {
         cols: usize,
         x: View<'_, E>,
         gamma: Option<View<'_, E>>,
-        stats: View<'_, E>,
+        stats: View<'_, E::Wide>,
         dy: View<'_, E>,
         dx: Option<ViewMut<'_, E>>,
         dgamma: Option<ViewMut<'_, E>>,
@@ -182,8 +182,8 @@ impl<E: CudaReal> Norm for Cuda<E> {
         gamma: View<'_, E>,
         beta: View<'_, E>,
         y: ViewMut<'_, E>,
-        stats: ViewMut<'_, E>,
-        running: Option<[ViewMut<'_, E>; 2]>,
+        stats: ViewMut<'_, E::Wide>,
+        running: Option<[ViewMut<'_, E::Wide>; 2]>,
     ) {
         self.train_batch_norm(s, x, gamma, beta, &y, &stats, running.as_ref());
     }
@@ -194,7 +194,7 @@ impl<E: CudaReal> Norm for Cuda<E> {
         x: View<'_, E>,
         gamma: View<'_, E>,
         beta: View<'_, E>,
-        running: [View<'_, E>; 2],
+        running: [View<'_, E::Wide>; 2],
         y: ViewMut<'_, E>,
     ) {
         self.infer_batch_norm(s, x, gamma, beta, running, &y);
@@ -206,7 +206,7 @@ impl<E: CudaReal> Norm for Cuda<E> {
         constant: bool,
         x: View<'_, E>,
         gamma: View<'_, E>,
-        stats: View<'_, E>,
+        stats: View<'_, E::Wide>,
         dy: View<'_, E>,
         dx: Option<ViewMut<'_, E>>,
         dgamma: Option<ViewMut<'_, E>>,
@@ -216,7 +216,12 @@ impl<E: CudaReal> Norm for Cuda<E> {
         self.vjp_batch_norm(s, constant, x, gamma, stats, dy, dx.as_ref(), parameters);
     }
 
-    fn batch_norm_stats(&self, s: &BatchNormSpec, running: [View<'_, E>; 2], stats: ViewMut<'_, E>) {
+    fn batch_norm_stats(
+        &self,
+        s: &BatchNormSpec,
+        running: [View<'_, E::Wide>; 2],
+        stats: ViewMut<'_, E::Wide>,
+    ) {
         let [means, variances] = running;
         check("batch_norm_stats", "means", means.len(), s.channels);
         check("batch_norm_stats", "variances", variances.len(), s.channels);

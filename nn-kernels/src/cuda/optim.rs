@@ -18,9 +18,9 @@ impl<E: CudaReal> Optim for Cuda<E> {
         &self,
         s: &SgdSpec,
         squares: View<'_, f64>,
-        p: ViewMut<'_, E>,
-        g: View<'_, E>,
-        velocity: ViewMut<'_, E>,
+        p: ViewMut<'_, E::Wide>,
+        g: View<'_, E::Wide>,
+        velocity: ViewMut<'_, E::Wide>,
     ) {
         assert_eq!(g.len(), p.len(), "sgd: g and p differ in length");
         check_clip("sgd", s.clip, squares);
@@ -39,10 +39,10 @@ impl<E: CudaReal> Optim for Cuda<E> {
         &self,
         s: &AdamSpec,
         squares: View<'_, f64>,
-        p: ViewMut<'_, E>,
-        g: View<'_, E>,
-        m: ViewMut<'_, E>,
-        v: ViewMut<'_, E>,
+        p: ViewMut<'_, E::Wide>,
+        g: View<'_, E::Wide>,
+        m: ViewMut<'_, E::Wide>,
+        v: ViewMut<'_, E::Wide>,
     ) {
         assert_eq!(g.len(), p.len(), "adam: g and p differ in length");
         assert_eq!(m.len(), p.len(), "adam: m and p differ in length");
@@ -64,12 +64,35 @@ impl<E: CudaReal> Optim for Cuda<E> {
         launch.arg(&p).arg(g).arg(&m).arg(&v).arg(n).done();
     }
 
-    fn sum_of_squares(&self, x: View<'_, E>, sum: ViewMut<'_, f64>) {
+    fn sum_of_squares(&self, x: View<'_, E::Wide>, sum: ViewMut<'_, f64>) {
         assert!(sum.len() > 0, "sum_of_squares: no room for the sum");
         self.squares(x, &sum);
     }
 
-    fn lerp(&self, tau: f64, x: View<'_, E>, target: ViewMut<'_, E>) {
+    fn copy_wide(&self, x: View<'_, E::Wide>, y: ViewMut<'_, E::Wide>) {
+        assert_eq!(x.len(), y.len(), "copy: x and y differ in length");
+        let n = y.len();
+        self.record().launch(kernel("copy_wide"), Grid::flat(n)).arg(x).arg(&y).arg(n).done();
+    }
+
+    fn clear(&self, y: ViewMut<'_, E::Wide>) {
+        let n = y.len();
+        self.record().launch(kernel("clear"), Grid::flat(n)).arg(&y).arg(n).done();
+    }
+
+    fn narrow(&self, x: View<'_, E::Wide>, y: ViewMut<'_, E>) {
+        assert_eq!(x.len(), y.len(), "narrow: x and y differ in length");
+        let n = y.len();
+        self.record().launch(kernel("narrow"), Grid::flat(n)).arg(x).arg(&y).arg(n).done();
+    }
+
+    fn collect(&self, g: ViewMut<'_, E>, sum: ViewMut<'_, E::Wide>) {
+        assert_eq!(g.len(), sum.len(), "collect: g and sum differ in length");
+        let n = sum.len();
+        self.record().launch(kernel("collect"), Grid::flat(n)).arg(&g).arg(&sum).arg(n).done();
+    }
+
+    fn lerp(&self, tau: f64, x: View<'_, E::Wide>, target: ViewMut<'_, E::Wide>) {
         assert_eq!(x.len(), target.len(), "lerp: x and target differ in length");
         let n = x.len();
         let mut record = self.record();

@@ -21,7 +21,7 @@ pub(super) fn linear<E: CudaReal>(
     device: &Cuda<E>,
     s: &PackedSpec,
     x: View<'_, E>,
-    w: View<'_, E>,
+    w: View<'_, E::Wide>,
     b: Option<View<'_, E>>,
     y: &ViewMut<'_, E>,
 ) {
@@ -36,7 +36,7 @@ pub(super) fn linear<E: CudaReal>(
 pub(super) fn linear_vjp<E: CudaReal>(
     device: &Cuda<E>,
     s: &PackedSpec,
-    w: View<'_, E>,
+    w: View<'_, E::Wide>,
     dy: View<'_, E>,
     dx: &ViewMut<'_, E>,
 ) {

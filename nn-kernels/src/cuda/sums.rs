@@ -73,7 +73,7 @@ impl Columns {
         at: Address,
         term: Term,
         [a, b]: [View<'_, E>; 2],
-        stats: Option<View<'_, E>>,
+        stats: Option<View<'_, E::Wide>>,
         m: Option<Address>,
     ) -> Parts {
         let Self { rows, cols, splits } = self;

@@ -1,4 +1,4 @@
-use crate::{Memory, View, ViewMut};
+use crate::{Memory, View, ViewMut, WideView, WideViewMut};
 
 /// Where the rows of a tensor `[batch, token, head, head_dim]` lie, in elements. The values of a head lie one after
 /// the other.
@@ -138,7 +138,7 @@ pub trait Attention: Memory {
         v: View<'_, Self>,
         mask: Option<View<'_, Self>>,
         y: ViewMut<'_, Self>,
-        lse: Option<ViewMut<'_, Self>>,
+        lse: Option<WideViewMut<'_, Self>>,
     );
     /// Gradients of [`attention`](Self::attention), which gave `y` and `lse`. The scores are computed again. `scratch`
     /// holds [`AttentionSpec::vjp_scratch`] elements.
@@ -151,9 +151,9 @@ pub trait Attention: Memory {
         v: View<'_, Self>,
         mask: Option<View<'_, Self>>,
         y: View<'_, Self>,
-        lse: View<'_, Self>,
+        lse: WideView<'_, Self>,
         dy: View<'_, Self>,
         gradients: AttentionGradients<ViewMut<'_, Self>>,
-        scratch: ViewMut<'_, Self>,
+        scratch: WideViewMut<'_, Self>,
     );
 }

@@ -1,4 +1,4 @@
-use crate::{Memory, View, ViewMut};
+use crate::{Memory, View, ViewMut, WideView};
 
 /// An elementwise function of one value. Formulas are those of PyTorch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -112,7 +112,7 @@ pub trait Elementwise: Memory {
     /// Gradient of [`gated`](Self::gated).
     fn gated_vjp(&self, s: &GatedSpec, x: View<'_, Self>, dy: View<'_, Self>, dx: ViewMut<'_, Self>);
     /// y = x, or 0 where the one value of `switch` is more than ½.
-    fn copy_unless(&self, switch: View<'_, Self>, x: View<'_, Self>, y: ViewMut<'_, Self>);
+    fn copy_unless(&self, switch: WideView<'_, Self>, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// y += x.
     fn add_assign(&self, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// y = value everywhere.

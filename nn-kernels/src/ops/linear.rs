@@ -1,5 +1,5 @@
 use super::Unary;
-use crate::{Memory, Packing, View, ViewMut};
+use crate::{Memory, Packing, View, ViewMut, WideView};
 
 /// `rows` products of a row of `inputs` values with one matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,12 +91,18 @@ pub trait Linear: Memory {
         &self,
         s: &PackedSpec,
         x: View<'_, Self>,
-        w: View<'_, Self>,
+        w: WideView<'_, Self>,
         b: Option<View<'_, Self>>,
         y: ViewMut<'_, Self>,
     );
     /// The gradient of x of [`packed_linear`](Self::packed_linear): dx = dy·W.
-    fn packed_linear_vjp(&self, s: &PackedSpec, w: View<'_, Self>, dy: View<'_, Self>, dx: ViewMut<'_, Self>);
+    fn packed_linear_vjp(
+        &self,
+        s: &PackedSpec,
+        w: WideView<'_, Self>,
+        dy: View<'_, Self>,
+        dx: ViewMut<'_, Self>,
+    );
     /// The name of the kernel that [`linear`](Self::linear) takes for this layer, whatever the number of rows; with the
     /// fastest instruction set of this machine.
     fn linear_route(s: &LinearSpec) -> &'static str;

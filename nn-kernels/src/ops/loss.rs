@@ -1,4 +1,4 @@
-use crate::{Memory, View, ViewMut};
+use crate::{Memory, View, ViewMut, WideView};
 
 /// How the losses of a batch become one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,7 +44,7 @@ pub trait Loss: Memory {
         &self,
         reduction: Reduction,
         x: View<'_, Self>,
-        target: View<'_, Self>,
+        target: WideView<'_, Self>,
         dx: Option<ViewMut<'_, Self>>,
         value: Self::ViewMut<'_, f64>,
     );

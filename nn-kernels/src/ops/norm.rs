@@ -1,4 +1,4 @@
-use crate::{Memory, View, ViewMut};
+use crate::{Memory, View, ViewMut, WideView, WideViewMut};
 
 /// Batch normalisation of `batch` × `channels` × `area` values.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +28,7 @@ pub trait Norm: Memory {
         gamma: Option<View<'_, Self>>,
         beta: Option<View<'_, Self>>,
         y: ViewMut<'_, Self>,
-        stats: Option<ViewMut<'_, Self>>,
+        stats: Option<WideViewMut<'_, Self>>,
     );
     /// Gradients of [`layer_norm`](Self::layer_norm).
     #[allow(clippy::too_many_arguments, reason = "one view for each operand and each gradient")]
@@ -37,7 +37,7 @@ pub trait Norm: Memory {
         cols: usize,
         x: View<'_, Self>,
         gamma: Option<View<'_, Self>>,
-        stats: View<'_, Self>,
+        stats: WideView<'_, Self>,
         dy: View<'_, Self>,
         dx: Option<ViewMut<'_, Self>>,
         dgamma: Option<ViewMut<'_, Self>>,
@@ -51,7 +51,7 @@ pub trait Norm: Memory {
         x: View<'_, Self>,
         gamma: Option<View<'_, Self>>,
         y: ViewMut<'_, Self>,
-        stats: Option<ViewMut<'_, Self>>,
+        stats: Option<WideViewMut<'_, Self>>,
     );
     /// Gradients of [`rms_norm`](Self::rms_norm).
     #[allow(clippy::too_many_arguments, reason = "one view for each operand and each gradient")]
@@ -60,7 +60,7 @@ pub trait Norm: Memory {
         cols: usize,
         x: View<'_, Self>,
         gamma: Option<View<'_, Self>>,
-        stats: View<'_, Self>,
+        stats: WideView<'_, Self>,
         dy: View<'_, Self>,
         dx: Option<ViewMut<'_, Self>>,
         dgamma: Option<ViewMut<'_, Self>>,
@@ -76,8 +76,8 @@ pub trait Norm: Memory {
         gamma: View<'_, Self>,
         beta: View<'_, Self>,
         y: ViewMut<'_, Self>,
-        stats: ViewMut<'_, Self>,
-        running: Option<[ViewMut<'_, Self>; 2]>,
+        stats: WideViewMut<'_, Self>,
+        running: Option<[WideViewMut<'_, Self>; 2]>,
     );
     /// Normalises with the running statistics: means and variances.
     fn batch_norm_infer(
@@ -86,7 +86,7 @@ pub trait Norm: Memory {
         x: View<'_, Self>,
         gamma: View<'_, Self>,
         beta: View<'_, Self>,
-        running: [View<'_, Self>; 2],
+        running: [WideView<'_, Self>; 2],
         y: ViewMut<'_, Self>,
     );
     /// Gradients through the batch's statistics. With `constant` statistics (inference) they are not
@@ -98,14 +98,19 @@ pub trait Norm: Memory {
         constant: bool,
         x: View<'_, Self>,
         gamma: View<'_, Self>,
-        stats: View<'_, Self>,
+        stats: WideView<'_, Self>,
         dy: View<'_, Self>,
         dx: Option<ViewMut<'_, Self>>,
         dgamma: Option<ViewMut<'_, Self>>,
         dbeta: Option<ViewMut<'_, Self>>,
     );
     /// Turns running means and variances into the `stats` of [`batch_norm_train`](Self::batch_norm_train).
-    fn batch_norm_stats(&self, s: &BatchNormSpec, running: [View<'_, Self>; 2], stats: ViewMut<'_, Self>);
+    fn batch_norm_stats(
+        &self,
+        s: &BatchNormSpec,
+        running: [WideView<'_, Self>; 2],
+        stats: WideViewMut<'_, Self>,
+    );
     /// y = softmax(x) along each row, minus the row's maximum first. NaN in a row makes the row NaN.
     fn softmax(&self, cols: usize, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// dx = y ⊙ (dy − Σ y·dy).

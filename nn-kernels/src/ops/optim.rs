@@ -1,4 +1,4 @@
-use crate::{Memory, View, ViewMut};
+use crate::{Memory, ViewMut, WideView, WideViewMut};
 
 /// Stochastic gradient descent with momentum, as PyTorch's `SGD` (dampening 0).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,22 +52,30 @@ pub trait Optim: Memory {
         &self,
         s: &SgdSpec,
         squares: Self::View<'_, f64>,
-        p: ViewMut<'_, Self>,
-        g: View<'_, Self>,
-        velocity: ViewMut<'_, Self>,
+        p: WideViewMut<'_, Self>,
+        g: WideView<'_, Self>,
+        velocity: WideViewMut<'_, Self>,
     );
     /// p ← one step of Adam.
     fn adam(
         &self,
         s: &AdamSpec,
         squares: Self::View<'_, f64>,
-        p: ViewMut<'_, Self>,
-        g: View<'_, Self>,
-        m: ViewMut<'_, Self>,
-        v: ViewMut<'_, Self>,
+        p: WideViewMut<'_, Self>,
+        g: WideView<'_, Self>,
+        m: WideViewMut<'_, Self>,
+        v: WideViewMut<'_, Self>,
     );
     /// Σ x², summed in double precision, in an order that does not depend on threads.
-    fn sum_of_squares(&self, x: View<'_, Self>, sum: Self::ViewMut<'_, f64>);
+    fn sum_of_squares(&self, x: WideView<'_, Self>, sum: Self::ViewMut<'_, f64>);
+    /// y = x.
+    fn copy_wide(&self, x: WideView<'_, Self>, y: WideViewMut<'_, Self>);
+    /// y = 0 everywhere.
+    fn clear(&self, y: WideViewMut<'_, Self>);
+    /// y = x, each rounded once to the nearest element.
+    fn narrow(&self, x: WideView<'_, Self>, y: ViewMut<'_, Self>);
+    /// sum ← sum + g, and g ← 0.
+    fn collect(&self, g: ViewMut<'_, Self>, sum: WideViewMut<'_, Self>);
     /// target ← target + tau·(x − target).
-    fn lerp(&self, tau: f64, x: View<'_, Self>, target: ViewMut<'_, Self>);
+    fn lerp(&self, tau: f64, x: WideView<'_, Self>, target: WideViewMut<'_, Self>);
 }

@@ -44,7 +44,7 @@ struct Step<E: CudaReal> {
 
 const LAYER: LinearSpec = LinearSpec { rows: 3, inputs: 5, outputs: 4, act: Unary::Gelu, transposed: false };
 
-impl<E: CudaReal> Step<E> {
+impl<E: CudaReal<Wide = E>> Step<E> {
     fn new(d: &Cuda<E>) -> Self {
         let new = |seed, len| {
             let values: Vec<E> = crate::random(seed, len).into_iter().map(E::from_f64).collect();

@@ -82,7 +82,7 @@ cases! {
             t.d.add_assign(D::view(&x), D::view_mut(&mut y));
             t.keep_elements("add_assign", &y);
             for switch in [0.0, 1.0] {
-                let switch = t.values(&[switch]);
+                let switch = t.wide(&[switch]);
                 t.d.copy_unless(D::view(&switch), D::view(&x), D::view_mut(&mut y));
                 t.keep_elements("copy_unless", &y);
             }

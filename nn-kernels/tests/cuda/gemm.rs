@@ -1,5 +1,7 @@
 //! Matrix products on tensor cores, held to what rounding their factors to TF32 may change.
 
+use half::bf16;
+use nn_kernels::cuda::CudaReal;
 use nn_kernels::ops::{Linear, LinearSpec, Unary};
 use nn_kernels::{Cpu, Cuda, Device, Memory};
 
@@ -20,7 +22,10 @@ const SHAPES: [(usize, usize, usize); 9] = [
 
 /// y, and from ones on dx, dw and y + x·W, of a layer whose operands start `offset` values into their memory.
 fn results<D: Device>(d: D, s: &LinearSpec, offset: usize, seed: u64) -> [Vec<f64>; 4] {
-    let t = Trial::new(d);
+    results_of(Trial::new(d), s, offset, seed)
+}
+
+fn results_of<D: Device>(t: Trial<D>, s: &LinearSpec, offset: usize, seed: u64) -> [Vec<f64>; 4] {
     let at = |buffer| D::split(D::view(buffer), offset).1;
     let [rows, inputs, outputs] = [s.rows, s.inputs, s.outputs];
     let sizes = [rows * inputs, inputs * outputs, outputs, rows * outputs];
@@ -60,13 +65,13 @@ fn bound(rows: usize, cols: usize, depth: usize, product: impl Fn(usize, usize, 
     (0..rows * cols).map(|i| 1e-6 + off * size(i / cols, i % cols)).collect()
 }
 
-fn tensor() -> Option<Cuda<f32>> {
-    cuda::<f32>().map(|d| d.forcing("linear=tensor").unwrap())
+fn tensor<E: CudaReal>() -> Option<Cuda<E>> {
+    cuda::<E>().map(|d| d.forcing("linear=tensor").unwrap())
 }
 
 #[test]
 fn products_are_off_by_no_more_than_their_factors_are_rounded() {
-    let Some(d) = tensor() else { return };
+    let Some(d) = tensor::<f32>() else { return };
     let mut most = 0.0_f64;
     for ((rows, inputs, outputs), transposed) in SHAPES.into_iter().flat_map(|s| [(s, false), (s, true)]) {
         let s = LinearSpec { rows, inputs, outputs, act: Unary::Identity, transposed };
@@ -101,21 +106,61 @@ fn products_are_off_by_no_more_than_their_factors_are_rounded() {
     assert!(most > 0.05, "no factor was rounded");
 }
 
+/// Products of bfloat16 are exact, and their sums are rounded once.
+#[test]
+fn products_of_bfloat16_are_off_by_no_more_than_the_result_is_rounded() {
+    let (Some(d), Some(plain)) = (tensor::<bf16>(), cuda::<bf16>()) else { return };
+    for ((rows, inputs, outputs), transposed) in SHAPES.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+        let s = LinearSpec { rows, inputs, outputs, act: Unary::Identity, transposed };
+        let found = results(d.clone(), &s, 0, 7);
+        let expected = results_of(Trial::rounding(Cpu::<f64>::default()), &s, 0, 7);
+        for ((found, expected), (depth, name)) in
+            found.iter().zip(&expected).zip([(inputs, "y"), (outputs, "dx"), (rows, "dw"), (inputs, "sum")])
+        {
+            for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+                // No term is larger than 1.
+                let summed = (depth * (depth + 4)) as f64 / f64::from(1 << 24);
+                let bound = expected.abs() / 256.0 + summed + 1e-6;
+                let off = (found - expected).abs();
+                assert!(off <= bound, "{s:?}: {name} {i}: {found} where {expected} is expected, {bound:e}");
+            }
+        }
+    }
+    // In full precision 256 terms are summed before they are added to the others: here they are lost in the large one.
+    let mut x = vec![0.0; 17 * 768];
+    (x[0], x[512]) = (f64::from(1 << 30), -f64::from(1 << 30));
+    x[256..512].fill(1.0);
+    let y = |d: &Cuda<bf16>| {
+        let s = LinearSpec { rows: 17, inputs: 768, outputs: 17, act: Unary::Identity, transposed: false };
+        let t = Trial::new(d.clone());
+        let (x, w, mut y) = (t.values(&x), t.values(&vec![1.0; 768 * 17]), t.room(17 * 17));
+        t.d.linear(&s, Cuda::<bf16>::view(&x), Cuda::<bf16>::view(&w), None, Cuda::<bf16>::view_mut(&mut y));
+        t.downloaded(&y)[0]
+    };
+    assert_eq!((y(&d), y(&plain)), (0.0, 256.0), "tensor cores, and full precision");
+}
+
+fn same_wherever_they_start<E: CudaReal>() {
+    let Some(d) = tensor::<E>() else { return };
+    for transposed in [false, true] {
+        let s = LinearSpec { rows: 36, inputs: 40, outputs: 48, act: Unary::Gelu, transposed };
+        let first = results(d.clone(), &s, 0, 3);
+        for offset in [1, 4, 8] {
+            assert!(first == results(d.clone(), &s, offset, 3), "{offset} values before");
+        }
+    }
+}
+
 /// Rows that start at multiples of 16 bytes are copied in one way, others in another.
 #[test]
 fn wherever_operands_start_the_bits_are_the_same() {
-    let Some(d) = tensor() else { return };
-    for transposed in [false, true] {
-        let s = LinearSpec { rows: 36, inputs: 40, outputs: 44, act: Unary::Gelu, transposed };
-        let first = results(d.clone(), &s, 0, 3);
-        assert!(first == results(d.clone(), &s, 1, 3));
-        assert!(first == results(d.clone(), &s, 4, 3));
-    }
+    same_wherever_they_start::<f32>();
+    same_wherever_they_start::<bf16>();
 }
 
 #[test]
 fn biases_and_activations_follow_the_sum() {
-    let Some(d) = tensor() else { return };
+    let Some(d) = tensor::<f32>() else { return };
     for act in [Unary::Relu, Unary::Gelu, Unary::Tanh] {
         let s = LinearSpec { rows: 20, inputs: 24, outputs: 28, act, transposed: false };
         let (found, expected) = (results(d.clone(), &s, 0, 5), results(Cpu::<f64>::default(), &s, 0, 5));

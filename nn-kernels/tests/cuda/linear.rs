@@ -65,7 +65,7 @@ cases! {
         for packing in [Packing::Bf16, Packing::F16, Packing::Q8_0] {
             for (rows, inputs, outputs) in [(1, 32, 1), (3, 64, 33), (17, 96, 70)] {
                 let s = PackedSpec { rows, inputs, outputs, packing };
-                let mut slots = vec![D::Elem::default(); s.slots()];
+                let mut slots = vec![D::Wide::default(); s.slots()];
                 packing.write(inputs, 0, &crate::random(1, inputs * outputs), &mut slots);
                 let (w, x, b) = (t.upload(&slots), t.random(2, rows * inputs), t.random(3, outputs));
                 let (mut y, mut dx) = (t.room(rows * outputs), t.room(rows * inputs));

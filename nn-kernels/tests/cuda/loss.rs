@@ -5,7 +5,7 @@ use crate::cases;
 cases! {
     mean_squared_errors within 1e-6 |t| {
         for (reduction, n) in [Reduction::Mean, Reduction::Sum].into_iter().flat_map(|r| [(r, 1), (r, 9), (r, 9001)]) {
-            let (x, target, mut dx) = (t.random(1, n), t.random(2, n), t.room(n));
+            let (x, target, mut dx) = (t.random(1, n), t.wide_random(2, n), t.room(n));
             let mut value = t.upload(&[f64::NAN]);
             t.d.mse(reduction, D::view(&x), D::view(&target), Some(D::view_mut(&mut dx)), D::view_mut(&mut value));
             t.keep::<f64>(format!("{reduction:?} {n}"), &value);

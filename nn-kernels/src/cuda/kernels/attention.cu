@@ -15,6 +15,7 @@
 namespace {
 
 using nn::Shape;
+using elem = ELEM;
 using real = REAL;
 
 constexpr int THREADS = 256;
@@ -52,18 +53,18 @@ __device__ __forceinline__ real row_max(real x) {
 
 // Some tokens of a head. `open`, if there is one, is 0 where nobody sees the token.
 struct Tokens {
-  const real* data;
+  const elem* data;
   long long step, count;
-  const real* open;
+  const elem* open;
 };
 
-__device__ __forceinline__ Tokens tokens(const real* x, const nn::Steps& at, long long batch, long long head,
-                                         long long from, long long len, const real* open = nullptr) {
+__device__ __forceinline__ Tokens tokens(const elem* x, const nn::Steps& at, long long batch, long long head,
+                                         long long from, long long len, const elem* open = nullptr) {
   return {x + batch * at.batch + head * at.head + from * at.token, at.token, len - from, open ? open + from : nullptr};
 }
 
 __device__ __forceinline__ bool is_open(const Tokens& x, int i) {
-  return i < x.count && (!x.open || x.open[i] != real(0));
+  return i < x.count && (!x.open || real(x.open[i]) != real(0));
 }
 
 // Values [from, from + STEP) of the first N tokens; 0 for what there is not.
@@ -130,7 +131,7 @@ __device__ __forceinline__ void keep_weights(Room& room, const real (&weights)[R
     for (int c = 0; c < COLS; c++) room.weights[row_of(r)][col_of(c)] = weights[r][c];
 }
 
-__device__ __forceinline__ void write(real* to, long long step, long long count, int slice, int width, int r,
+__device__ __forceinline__ void write(elem* to, long long step, long long count, int slice, int width, int r,
                                       const real (&values)[VALUES], real factor) {
   if (row_of(r) >= count) return;
 #pragma unroll
@@ -143,12 +144,12 @@ __device__ __forceinline__ void write(real* to, long long step, long long count,
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention(Shape s, const real* __restrict__ q, const real* __restrict__ k, const real* __restrict__ v,
-          const real* __restrict__ mask, real* __restrict__ y, real* __restrict__ lse) {
+attention(Shape s, const elem* __restrict__ q, const elem* __restrict__ k, const elem* __restrict__ v,
+          const elem* __restrict__ mask, elem* __restrict__ y, real* __restrict__ lse) {
   __shared__ Room room;
   nn::QueryTile at(s, ROW_TILE, HEAD);
   const int width = static_cast<int>(s.head_dim), slice = static_cast<int>(at.slice) * HEAD;
-  const real* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const elem* open = mask ? mask + at.batch * s.k_len : nullptr;
   const Tokens queries = tokens(q, s.q, at.batch, at.head, at.first, s.q_len);
   const real factor = real(s.scale * LOG2_E);
   real sums[ROWS][VALUES] = {}, most[ROWS], total[ROWS];
@@ -159,6 +160,7 @@ attention(Shape s, const real* __restrict__ q, const real* __restrict__ k, const
     real scores[ROWS][COLS];
     multiply(room, queries, keys, width, scores);
     auto sees = [&](int row, int col) { return s.sees(at.first + row, first + col); };
+#pragma unroll
     for (int r = 0; r < ROWS; r++) {
       real tile_most = most[r];
       for (int c = 0; c < COLS; c++) {
@@ -182,7 +184,8 @@ attention(Shape s, const real* __restrict__ q, const real* __restrict__ k, const
     add_weighted(room, tokens(v, s.v, at.batch, at.kv_head, first, s.k_len, open), slice, width, all, sees, sums);
   }
 
-  real* to = y + at.batch * s.y.batch + at.head * s.y.head + at.first * s.y.token;
+  elem* to = y + at.batch * s.y.batch + at.head * s.y.head + at.first * s.y.token;
+#pragma unroll
   for (int r = 0; r < ROWS; r++) {
     bool none = total[r] == real(0);
     write(to, s.y.token, s.q_len - at.first, slice, width, r, sums[r], none ? real(0) : real(1) / total[r]);
@@ -195,19 +198,19 @@ attention(Shape s, const real* __restrict__ q, const real* __restrict__ k, const
 NN_KERNEL(attention)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention_delta(Shape s, const real* __restrict__ y, const real* __restrict__ dy, real* __restrict__ delta) {
+attention_delta(Shape s, const elem* __restrict__ y, const elem* __restrict__ dy, real* __restrict__ delta) {
   nn::sum_products(s, y, dy, delta);
 }
 NN_KERNEL(attention_delta)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention_dq(Shape s, const real* __restrict__ q, const real* __restrict__ k, const real* __restrict__ v,
-             const real* __restrict__ mask, const real* __restrict__ lse, const real* __restrict__ dy,
-             const real* __restrict__ delta, real* __restrict__ dq) {
+attention_dq(Shape s, const elem* __restrict__ q, const elem* __restrict__ k, const elem* __restrict__ v,
+             const elem* __restrict__ mask, const real* __restrict__ lse, const elem* __restrict__ dy,
+             const real* __restrict__ delta, elem* __restrict__ dq) {
   __shared__ Room room;
   nn::QueryTile at(s, ROW_TILE, HEAD);
   const int width = static_cast<int>(s.head_dim), slice = static_cast<int>(at.slice) * HEAD;
-  const real* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const elem* open = mask ? mask + at.batch * s.k_len : nullptr;
   const Tokens queries = tokens(q, s.q, at.batch, at.head, at.first, s.q_len);
   const Tokens pulls = tokens(dy, s.y, at.batch, at.head, at.first, s.q_len);
   const real factor = real(s.scale * LOG2_E), scale = real(s.scale);
@@ -235,7 +238,8 @@ attention_dq(Shape s, const real* __restrict__ q, const real* __restrict__ k, co
     add_weighted(room, keys, slice, width, s.sees(at.first, first + COL_TILE - 1), sees, sums);
   }
 
-  real* to = dq + at.batch * s.q.batch + at.head * s.q.head + at.first * s.q.token;
+  elem* to = dq + at.batch * s.q.batch + at.head * s.q.head + at.first * s.q.token;
+#pragma unroll
   for (int r = 0; r < ROWS; r++) write(to, s.q.token, queries.count, slice, width, r, sums[r], real(1));
 }
 NN_KERNEL(attention_dq)
@@ -244,13 +248,13 @@ NN_KERNEL(attention_dq)
 // The queries of all heads that read a head of keys and values are added up in one order: head by head, then tile by
 // tile.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention_dkv(Shape s, const real* __restrict__ q, const real* __restrict__ k, const real* __restrict__ v,
-              const real* __restrict__ mask, const real* __restrict__ lse, const real* __restrict__ dy,
-              const real* __restrict__ delta, real* __restrict__ dk, real* __restrict__ dv) {
+attention_dkv(Shape s, const elem* __restrict__ q, const elem* __restrict__ k, const elem* __restrict__ v,
+              const elem* __restrict__ mask, const real* __restrict__ lse, const elem* __restrict__ dy,
+              const real* __restrict__ delta, elem* __restrict__ dk, elem* __restrict__ dv) {
   __shared__ Room room;
   nn::KeyTile at(s, ROW_TILE, HEAD);
   const int width = static_cast<int>(s.head_dim), slice = static_cast<int>(at.slice) * HEAD;
-  const real* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const elem* open = mask ? mask + at.batch * s.k_len : nullptr;
   const Tokens keys = tokens(k, s.k, at.batch, at.kv_head, at.first, s.k_len, open);
   const Tokens values = tokens(v, s.v, at.batch, at.kv_head, at.first, s.k_len);
   const real factor = real(s.scale * LOG2_E), scale = real(s.scale);
@@ -304,11 +308,11 @@ attention_dkv(Shape s, const real* __restrict__ q, const real* __restrict__ k, c
       value_sums[r][v] = has_readers[r] ? value_sums[r][v] : real(0);
     }
     if (dk) {
-      real* to = dk + at.batch * s.k.batch + at.kv_head * s.k.head + at.first * s.k.token;
+      elem* to = dk + at.batch * s.k.batch + at.kv_head * s.k.head + at.first * s.k.token;
       write(to, s.k.token, keys.count, slice, width, r, key_sums[r], real(1));
     }
     if (dv) {
-      real* to = dv + at.batch * s.v.batch + at.kv_head * s.v.head + at.first * s.v.token;
+      elem* to = dv + at.batch * s.v.batch + at.kv_head * s.v.head + at.first * s.v.token;
       write(to, s.v.token, keys.count, slice, width, r, value_sums[r], real(1));
     }
   }

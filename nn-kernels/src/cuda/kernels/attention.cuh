@@ -60,15 +60,15 @@ struct KeyTile {
 };
 
 // delta[batch, head, query] = y·dy, a warp each.
-template <class T>
-__device__ __forceinline__ void sum_products(const Shape& s, const T* __restrict__ y, const T* __restrict__ dy,
+template <class E, class T>
+__device__ __forceinline__ void sum_products(const Shape& s, const E* __restrict__ y, const E* __restrict__ dy,
                                              T* __restrict__ delta) {
   long long warps = static_cast<long long>(gridDim.x) * warps_in_block();
   for (long long i = blockIdx.x * warps_in_block() + warp(); i < s.batch * s.heads * s.q_len; i += warps) {
     long long query = i % s.q_len, head = i / s.q_len % s.heads, batch = i / s.q_len / s.heads;
     long long at = batch * s.y.batch + head * s.y.head + query * s.y.token;
     T sum = T(0);
-    for (long long v = lane(); v < s.head_dim; v += 32) sum += y[at + v] * dy[at + v];
+    for (long long v = lane(); v < s.head_dim; v += 32) sum += T(y[at + v]) * T(dy[at + v]);
     sum = warp_sum(sum);
     if (lane() == 0) delta[i] = sum;
   }

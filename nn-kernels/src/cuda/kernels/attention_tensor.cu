@@ -1,7 +1,8 @@
-// `attention.cu` on tensor cores, for heads of HEAD values: factors are rounded to TF32, and sums are of float.
+// `attention.cu` on tensor cores, for heads of HEAD values: factors are rounded to TF32, or to bfloat16 where the
+// operands are, and sums are of float.
 //
 // A block of four warps has a tile of rows in shared memory, as many 16s of rows for each warp as the registers hold,
-// and goes through tiles of columns, of which the next is copied while one is used. Whoever copied a number rounds it
+// and goes through tiles of columns, of which the next is copied while one is used. Whoever copied a float rounds it
 // once it is there.
 #include "attention.cuh"
 
@@ -12,11 +13,19 @@
 namespace {
 
 using nn::Shape;
+#ifdef NN_BF16
+using elem = nn::bfloat16;
+#else
+using elem = float;
+#endif
+using Word = nn::Word<elem>;
 
 constexpr int THREADS = 128, WARPS = THREADS / 32;
-// Steps of 8 in a head, and how far rows are apart in shared memory: the 8×4 numbers that a warp reads of rows or of
+// Numbers that are copied at once.
+constexpr int CHUNK = 16 / sizeof(elem);
+// Steps of 8 in a head, and how far rows are apart in shared memory: the 8×4 words that a warp reads of rows or of
 // columns lie in different banks.
-constexpr int STEPS = HEAD / 8, PITCH = HEAD + 4;
+constexpr int STEPS = HEAD / 8, PITCH = HEAD + CHUNK;
 
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
@@ -26,11 +35,11 @@ template <int R, int C> struct Tile {
 };
 using Forward = Tile<HEAD <= 64 ? 2 : 1, 4>;
 using Queries = Tile<HEAD <= 32 ? 2 : 1, 4>;
-using Keys = Tile<1, HEAD <= 64 ? 4 : 1>;
+using Keys = Tile<1, HEAD <= 64 ? 4 : Word::TERMS>;
 
 // What a tile of COLS columns is made of: two rows for each, and two numbers.
 template <int COLS> struct Stage {
-  float first[COLS * PITCH], second[COLS * PITCH];
+  elem first[COLS * PITCH], second[COLS * PITCH];
   float x[COLS], y[COLS];
 };
 
@@ -39,33 +48,37 @@ __device__ __forceinline__ int pair_in_tile() { return nn::lane() % 4; }
 
 // Some tokens of a head. Where `open` is 0, if there is one, nobody sees the token.
 struct Tokens {
-  const float* data;
+  const elem* data;
   long long step;
   int count;
-  const float* open;
+  const elem* open;
 };
 
-__device__ __forceinline__ Tokens tokens(const float* x, const nn::Steps& at, long long batch, long long head,
-                                         long long from, long long len, const float* open = nullptr) {
+__device__ __forceinline__ Tokens tokens(const elem* x, const nn::Steps& at, long long batch, long long head,
+                                         long long from, long long len, const elem* open = nullptr) {
   int count = static_cast<int>(len - from);
   return {x + batch * at.batch + head * at.head + from * at.token, at.token, count, open ? open + from : nullptr};
 }
 
 __device__ __forceinline__ bool is_open(const Tokens& x, int i) {
-  return i < x.count && (!x.open || x.open[i] != 0.0f);
+  return i < x.count && (!x.open || float(x.open[i]) != 0.0f);
 }
 
 // Starts to copy N tokens; 0 for what there is not. `wide`: all of them start at multiples of 16 bytes.
-template <int N> __device__ __forceinline__ void start_copy(float* to, const Tokens& x, bool wide) {
+template <int N> __device__ __forceinline__ void start_copy(elem* to, const Tokens& x, bool wide) {
 #pragma unroll 4
-  for (int i = threadIdx.x; i < N * HEAD / 4; i += THREADS) {
-    int row = i / (HEAD / 4), value = i % (HEAD / 4) * 4;
+  for (int i = threadIdx.x; i < N * HEAD / CHUNK; i += THREADS) {
+    int row = i / (HEAD / CHUNK), value = i % (HEAD / CHUNK) * CHUNK;
     bool there = is_open(x, row);
-    const float* from = there ? x.data + row * x.step + value : x.data;
+    const elem* from = there ? x.data + row * x.step + value : x.data;
+    elem* at = to + row * PITCH + value;
     if (wide) {
-      nn::cp_async16(to + row * PITCH + value, from, there ? 16 : 0);
+      nn::cp_async16(at, from, there ? 16 : 0);
     } else {
-      for (int j = 0; j < 4; j++) nn::cp_async4(to + row * PITCH + value + j, there ? from + j : from, there ? 4 : 0);
+      for (int j = 0; j < CHUNK; j++) {
+        if constexpr (sizeof(elem) == 4) nn::cp_async4(at + j, there ? from + j : from, there ? 4 : 0);
+        else at[j] = there ? float(from[j]) : 0.0f;
+      }
     }
   }
 }
@@ -75,9 +88,14 @@ template <int N> __device__ __forceinline__ void start_copy(float* to, const flo
   int i = threadIdx.x;
   if (i < N) nn::cp_async4(to + i, i < count ? from + i : from, i < count ? 4 : 0);
 }
+template <int N> __device__ __forceinline__ void start_copy(float* to, const nn::bfloat16* from, int count) {
+  int i = threadIdx.x;
+  if (i < N) to[i] = i < count ? float(from[i]) : 0.0f;
+}
 
 // Rounds what this thread copied.
-template <int N> __device__ __forceinline__ void round_copied(float* to) {
+template <int N> __device__ __forceinline__ void round_copied(elem* to) {
+  if constexpr (sizeof(elem) < 4) return;
 #pragma unroll 4
   for (int i = threadIdx.x; i < N * HEAD / 4; i += THREADS) {
     float4* four = reinterpret_cast<float4*>(to + i / (HEAD / 4) * PITCH + i % (HEAD / 4) * 4);
@@ -107,7 +125,7 @@ template <bool KEYS> struct Sight {
 
 // products = rows·colsᵀ, of a warp's rows.
 template <int R, int C>
-__device__ __forceinline__ void multiply(const float* rows, const float* cols, float (&products)[R][C][4]) {
+__device__ __forceinline__ void multiply(const elem* rows, const elem* cols, float (&products)[R][C][4]) {
   const int g = row_in_tile(), t = pair_in_tile();
 #pragma unroll
   for (int r = 0; r < R; r++)
@@ -115,65 +133,80 @@ __device__ __forceinline__ void multiply(const float* rows, const float* cols, f
     for (int c = 0; c < C; c++)
       for (int i = 0; i < 4; i++) products[r][c][i] = 0.0f;
 #pragma unroll 2
-  for (int step = 0; step < STEPS; step++) {
+  for (int step = 0; step < STEPS / Word::TERMS; step++) {
     unsigned a[R][4];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const float* from = rows + (16 * r + g) * PITCH + 8 * step + t;
-      a[r][0] = __float_as_uint(from[0]);
-      a[r][1] = __float_as_uint(from[8 * PITCH]);
-      a[r][2] = __float_as_uint(from[4]);
-      a[r][3] = __float_as_uint(from[8 * PITCH + 4]);
+      const elem* from = rows + (16 * r + g) * PITCH + (8 * step + t) * Word::TERMS;
+      a[r][0] = nn::load_word(from);
+      a[r][1] = nn::load_word(from + 8 * PITCH);
+      a[r][2] = nn::load_word(from + 4 * Word::TERMS);
+      a[r][3] = nn::load_word(from + 8 * PITCH + 4 * Word::TERMS);
     }
 #pragma unroll
     for (int c = 0; c < C; c++) {
-      const float* from = cols + (8 * c + g) * PITCH + 8 * step + t;
-      unsigned b[2] = {__float_as_uint(from[0]), __float_as_uint(from[4])};
+      const elem* from = cols + (8 * c + g) * PITCH + (8 * step + t) * Word::TERMS;
+      unsigned b[2] = {nn::load_word(from), nn::load_word(from + 4 * Word::TERMS)};
 #pragma unroll
-      for (int r = 0; r < R; r++) nn::mma_m16n8k8_tf32(products[r][c], a[r], b);
+      for (int r = 0; r < R; r++) nn::multiply_add<elem>(products[r][c], a[r], b);
     }
   }
 }
 
-// Whether 8 tokens hold nothing but finite numbers.
-__device__ __forceinline__ bool are_finite(const float* cols) {
+// Tokens that are multiplied at once, and how many 8s of them there are.
+constexpr int EIGHTS = Word::TERMS, TOGETHER = 8 * EIGHTS;
+
+// Whether so many tokens hold nothing but finite numbers.
+__device__ __forceinline__ bool are_finite(const elem* cols) {
   bool finite = true;
-  for (int i = nn::lane(); i < 8 * HEAD; i += 32) finite = finite && isfinite(cols[i / HEAD * PITCH + i % HEAD]);
+  for (int i = nn::lane(); i < TOGETHER * HEAD; i += 32)
+    finite = finite && isfinite(float(cols[i / HEAD * PITCH + i % HEAD]));
   return __all_sync(nn::FULL_WARP, finite);
 }
 
-// sums += weights·cols, for a warp's rows from `row` of the tile on. The weights are of the layout of a product: as its
-// left factor they have columns 2t and 2t + 1 where t and t + 4 are expected, and so the right one gets the same order.
+// Weights, which are of the layout of a product, as a left factor.
+__device__ __forceinline__ void as_factor(const float (*weights)[4], unsigned (&a)[4]) {
+  if constexpr (Word::TERMS == 1) {
+    // It has columns 2t and 2t + 1 where t and t + 4 are expected, and so the right one gets the same order.
+    for (int i = 0; i < 4; i++) a[i] = nn::to_tf32(weights[0][i % 2 * 2 + i / 2]);
+  } else {
+    for (int i = 0; i < 4; i++) a[i] = nn::to_bf16x2(weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]);
+  }
+}
+
+// sums += weights·cols, for a warp's rows from `row` of the tile on.
 // What a token holds must not reach rows that do not see it, not even as 0·NaN.
 template <int R, int C, bool KEYS>
-__device__ __forceinline__ void add_weighted(const float (&weights)[R][C][4], const float* cols,
+__device__ __forceinline__ void add_weighted(const float (&weights)[R][C][4], const elem* cols,
                                              const Sight<KEYS>& sight, int row, float (&sums)[R][STEPS][4]) {
   const int g = row_in_tile(), t = pair_in_tile();
 #pragma unroll
-  for (int c = 0; c < C; c++) {
-    const float* tokens = cols + 8 * c * PITCH;
+  for (int c = 0; c < C; c += EIGHTS) {
+    const elem* tokens = cols + 8 * c * PITCH;
     unsigned a[R][4];
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-      a[r][0] = nn::to_tf32(weights[r][c][0]);
-      a[r][1] = nn::to_tf32(weights[r][c][2]);
-      a[r][2] = nn::to_tf32(weights[r][c][1]);
-      a[r][3] = nn::to_tf32(weights[r][c][3]);
-    }
-    if (!sight.all(row, 16 * R, 8 * c, 8) && !are_finite(tokens)) {
+    for (int r = 0; r < R; r++) as_factor(&weights[r][c], a[r]);
+    // The tokens of a word, and of the one that follows: of TF32 there is one in each, 2t and 2t + 1.
+    const elem* first_word = tokens + 2 * t * PITCH;
+    constexpr int NEXT = Word::TERMS == 1 ? 1 : 8;
+    if (!sight.all(row, 16 * R, 8 * c, TOGETHER) && !are_finite(tokens)) {
       // Row by row, with nothing but what it sees: for a row these are the same bits.
 #pragma unroll
       for (int r = 0; r < R; r++)
 #pragma unroll 1
         for (int one = 0; one < 16; one++) {
-          bool first = sight(row + 16 * r + one, 8 * c + 2 * t), second = sight(row + 16 * r + one, 8 * c + 2 * t + 1);
+          bool seen[2][2];
+          for (int i = 0; i < 4; i++)
+            seen[i / 2][i % 2] = sight(row + 16 * r + one, 8 * c + 2 * t + i / 2 * NEXT + i % 2);
 #pragma unroll
           for (int step = 0; step < STEPS; step++) {
-            const float* from = tokens + 2 * t * PITCH + 8 * step + g;
-            unsigned b[2] = {first ? __float_as_uint(from[0]) : 0, second ? __float_as_uint(from[PITCH]) : 0};
+            const elem* from = first_word + 8 * step + g;
+            unsigned b[2];
+            for (int i = 0; i < 2; i++)
+              b[i] = Word::load_seen(from + i * NEXT * PITCH, PITCH, seen[i][0], seen[i][1]);
             float all[4];
             for (int i = 0; i < 4; i++) all[i] = sums[r][step][i];
-            nn::mma_m16n8k8_tf32(all, a[r], b);
+            nn::multiply_add<elem>(all, a[r], b);
             for (int i = 0; i < 4; i++) sums[r][step][i] = one == g + 8 * (i / 2) ? all[i] : sums[r][step][i];
           }
         }
@@ -181,16 +214,16 @@ __device__ __forceinline__ void add_weighted(const float (&weights)[R][C][4], co
     }
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
-      const float* from = tokens + 2 * t * PITCH + 8 * step + g;
-      unsigned b[2] = {__float_as_uint(from[0]), __float_as_uint(from[PITCH])};
+      const elem* from = first_word + 8 * step + g;
+      unsigned b[2] = {Word::load(from, PITCH), Word::load(from + NEXT * PITCH, PITCH)};
 #pragma unroll
-      for (int r = 0; r < R; r++) nn::mma_m16n8k8_tf32(sums[r][step], a[r], b);
+      for (int r = 0; r < R; r++) nn::multiply_add<elem>(sums[r][step], a[r], b);
     }
   }
 }
 
 // Writes half of the rows of 16: `half` 0 the upper 8, 1 the lower.
-__device__ __forceinline__ void write(float* to, const float (&sums)[STEPS][4], int half, float factor) {
+__device__ __forceinline__ void write(elem* to, const float (&sums)[STEPS][4], int half, float factor) {
 #pragma unroll
   for (int step = 0; step < STEPS; step++)
     for (int i = 0; i < 2; i++) to[8 * step + 2 * pair_in_tile() + i] = sums[step][2 * half + i] * factor;
@@ -209,13 +242,13 @@ __device__ __forceinline__ float row_max(float x) {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention_tensor(Shape s, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-                 const float* __restrict__ mask, float* __restrict__ y, float* __restrict__ lse, int wide) {
+attention_tensor(Shape s, const elem* __restrict__ q, const elem* __restrict__ k, const elem* __restrict__ v,
+                 const elem* __restrict__ mask, elem* __restrict__ y, float* __restrict__ lse, int wide) {
   constexpr int ROWS = Forward::ROWS, COLS = Forward::COLS, R = ROWS / 16 / WARPS, C = COLS / 8;
-  NN_DYNAMIC_SHARED(float, rows);
+  NN_DYNAMIC_SHARED(elem, rows);
   Stage<COLS>* stages = reinterpret_cast<Stage<COLS>*>(rows + ROWS * PITCH);
   const nn::QueryTile at(s, ROWS, HEAD);
-  const float* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const elem* open = mask ? mask + at.batch * s.k_len : nullptr;
   const int row = static_cast<int>(nn::warp()) * 16 * R, g = row_in_tile(), t = pair_in_tile();
   const float factor = static_cast<float>(s.scale) * LOG2_E;
   float sums[R][STEPS][4] = {}, most[R][2], total[R][2];
@@ -291,7 +324,7 @@ attention_tensor(Shape s, const float* __restrict__ q, const float* __restrict__
       long long query = at.first + row + 16 * r + 8 * half + g;
       if (query >= s.q_len) continue;
       bool none = total[r][half] == 0.0f;
-      float* to = y + at.batch * s.y.batch + at.head * s.y.head + query * s.y.token;
+      elem* to = y + at.batch * s.y.batch + at.head * s.y.head + query * s.y.token;
       write(to, sums[r], half, none ? 0.0f : 1.0f / total[r][half]);
       if (lse && t == 0) {
         float log_sum = most[r][half] * LN_2 + logf(total[r][half]);
@@ -302,22 +335,22 @@ attention_tensor(Shape s, const float* __restrict__ q, const float* __restrict__
 NN_KERNEL(attention_tensor)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention_tensor_delta(Shape s, const float* __restrict__ y, const float* __restrict__ dy,
+attention_tensor_delta(Shape s, const elem* __restrict__ y, const elem* __restrict__ dy,
                        float* __restrict__ delta) {
   nn::sum_products(s, y, dy, delta);
 }
 NN_KERNEL(attention_tensor_delta)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention_tensor_dq(Shape s, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-                    const float* __restrict__ mask, const float* __restrict__ lse, const float* __restrict__ dy,
-                    const float* __restrict__ delta, float* __restrict__ dq, int wide) {
+attention_tensor_dq(Shape s, const elem* __restrict__ q, const elem* __restrict__ k, const elem* __restrict__ v,
+                    const elem* __restrict__ mask, const float* __restrict__ lse, const elem* __restrict__ dy,
+                    const float* __restrict__ delta, elem* __restrict__ dq, int wide) {
   constexpr int ROWS = Queries::ROWS, COLS = Queries::COLS, R = ROWS / 16 / WARPS, C = COLS / 8;
-  NN_DYNAMIC_SHARED(float, rows);
-  float* pulls = rows + ROWS * PITCH;
+  NN_DYNAMIC_SHARED(elem, rows);
+  elem* pulls = rows + ROWS * PITCH;
   Stage<COLS>* stages = reinterpret_cast<Stage<COLS>*>(pulls + ROWS * PITCH);
   const nn::QueryTile at(s, ROWS, HEAD);
-  const float* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const elem* open = mask ? mask + at.batch * s.k_len : nullptr;
   const int row = static_cast<int>(nn::warp()) * 16 * R, g = row_in_tile(), t = pair_in_tile();
   const float scale = static_cast<float>(s.scale), factor = scale * LOG2_E;
   float sums[R][STEPS][4] = {}, log_total[R][2], mean[R][2];
@@ -384,15 +417,15 @@ NN_KERNEL(attention_tensor_dq)
 
 // The order in which queries are added up is that of `attention_dkv`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention_tensor_dkv(Shape s, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-                     const float* __restrict__ mask, const float* __restrict__ lse, const float* __restrict__ dy,
-                     const float* __restrict__ delta, float* __restrict__ dk, float* __restrict__ dv, int wide) {
+attention_tensor_dkv(Shape s, const elem* __restrict__ q, const elem* __restrict__ k, const elem* __restrict__ v,
+                     const elem* __restrict__ mask, const float* __restrict__ lse, const elem* __restrict__ dy,
+                     const float* __restrict__ delta, elem* __restrict__ dk, elem* __restrict__ dv, int wide) {
   constexpr int ROWS = Keys::ROWS, COLS = Keys::COLS, R = ROWS / 16 / WARPS, C = COLS / 8;
-  NN_DYNAMIC_SHARED(float, rows);
-  float* values = rows + ROWS * PITCH;
+  NN_DYNAMIC_SHARED(elem, rows);
+  elem* values = rows + ROWS * PITCH;
   Stage<COLS>* stages = reinterpret_cast<Stage<COLS>*>(values + ROWS * PITCH);
   const nn::KeyTile at(s, ROWS, HEAD);
-  const float* open = mask ? mask + at.batch * s.k_len : nullptr;
+  const elem* open = mask ? mask + at.batch * s.k_len : nullptr;
   const int row = static_cast<int>(nn::warp()) * 16 * R, g = row_in_tile(), t = pair_in_tile();
   const float scale = static_cast<float>(s.scale), factor = scale * LOG2_E;
   float key_sums[R][STEPS][4] = {}, value_sums[R][STEPS][4] = {};
@@ -463,7 +496,7 @@ attention_tensor_dkv(Shape s, const float* __restrict__ q, const float* __restri
       long long key = at.first + row + 16 * r + 8 * half + g;
       if (key >= s.k_len) continue;
       // What queries hold must not reach a key that nobody sees, not even as 0·NaN.
-      if (open && open[key] == 0.0f)
+      if (open && float(open[key]) == 0.0f)
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
           for (int i = 2 * half; i < 2 * half + 2; i++) key_sums[r][step][i] = value_sums[r][step][i] = 0.0f;

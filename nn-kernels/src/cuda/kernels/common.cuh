@@ -6,7 +6,9 @@ using nn::block_max;
 using nn::block_sum;
 using nn::warp_sum;
 
-// What is computed with.
+// What lies in memory, and what is computed with, which is at least a float. Master weights, statistics and sums that
+// are still to be added up are `real` in memory too.
+using elem = ELEM;
 using real = REAL;
 
 // The first index out of range that a kernel came upon, as the host reads it.

@@ -19,10 +19,10 @@ struct Conv {
     inputs = input[0] * input[1], outputs = output[0] * output[1], taps = kernel[0] * kernel[1];
   }
   // The first value of an image's group of channels.
-  __device__ __forceinline__ const real* of_x(const real* x, int sample, int group) const {
+  __device__ __forceinline__ const elem* of_x(const elem* x, int sample, int group) const {
     return x + (static_cast<long long>(sample) * groups + group) * ic * inputs;
   }
-  __device__ __forceinline__ const real* of_y(const real* y, int sample, int group) const {
+  __device__ __forceinline__ const elem* of_y(const elem* y, int sample, int group) const {
     return y + (static_cast<long long>(sample) * groups + group) * oc * outputs;
   }
   // The image's row or column that a tap sees from an output, and whether it is in the image.
@@ -40,7 +40,7 @@ struct Conv {
 
 // Where a column of a product is in an image, or a tap in a kernel.
 struct Spot {
-  const real* from;
+  const elem* from;
   int row, column;
 };
 
@@ -49,7 +49,7 @@ struct Patches {
   static constexpr bool ALONG_K = false;
   using Place = Spot;
   const Conv& s;
-  const real* x;
+  const elem* x;
   int group;
   __device__ __forceinline__ Place place(long long i) const {
     int sample = static_cast<int>(i) / s.outputs, pixel = static_cast<int>(i) % s.outputs;
@@ -68,7 +68,7 @@ struct Spread {
   static constexpr bool ALONG_K = false;
   using Place = Spot;
   const Conv& s;
-  const real* dy;
+  const elem* dy;
   int group;
   __device__ __forceinline__ Place place(long long i) const {
     int sample = static_cast<int>(i) / s.inputs, cell = static_cast<int>(i) % s.inputs;
@@ -85,9 +85,9 @@ struct Spread {
 // The weights as the left factor of dx: rows are channels of x, and k goes through channels of y and taps.
 struct Turned {
   static constexpr bool ALONG_K = true;
-  using Place = const real*;
+  using Place = const elem*;
   const Conv& s;
-  const real* w;
+  const elem* w;
   __device__ __forceinline__ Place place(long long i) const { return w + i * s.taps; }
   __device__ __forceinline__ real get(Place place, long long k) const {
     int channel = static_cast<int>(k) / s.taps, tap = static_cast<int>(k) % s.taps;
@@ -98,9 +98,9 @@ struct Turned {
 // dy as the left factor of dw: rows are channels of y, and k goes through outputs of the whole batch.
 struct Gradients {
   static constexpr bool ALONG_K = true;
-  using Place = const real*;
+  using Place = const elem*;
   const Conv& s;
-  const real* dy;
+  const elem* dy;
   int group;
   __device__ __forceinline__ Place place(long long i) const { return s.of_y(dy, 0, group) + i * s.outputs; }
   __device__ __forceinline__ real get(Place place, long long k) const {
@@ -114,7 +114,7 @@ struct Seen {
   static constexpr bool ALONG_K = true;
   using Place = Spot;
   const Conv& s;
-  const real* x;
+  const elem* x;
   int group;
   __device__ __forceinline__ Place place(long long i) const {
     int channel = static_cast<int>(i) / s.taps, tap = static_cast<int>(i) % s.taps;
@@ -130,12 +130,12 @@ struct Seen {
 
 // An image's channels as rows of a product, and its pixels, of the whole batch, as columns.
 struct Images {
-  real* y;
-  const real* bias;
+  elem* y;
+  const elem* bias;
   int first_channel, channels, pixels;
   __device__ __forceinline__ void operator()(long long row, long long column, real sum) const {
     int channel = first_channel + static_cast<int>(row), sample = static_cast<int>(column) / pixels;
-    real* image = y + (static_cast<long long>(sample) * channels + channel) * pixels;
+    elem* image = y + (static_cast<long long>(sample) * channels + channel) * pixels;
     image[static_cast<int>(column) % pixels] = bias ? sum + bias[channel] : sum;
   }
 };
@@ -149,7 +149,7 @@ struct Matrix {
 };
 
 template <class T>
-__device__ __forceinline__ void forward(const Shape& shape, const real* x, const real* w, const real* b, real* y) {
+__device__ __forceinline__ void forward(const Shape& shape, const elem* x, const elem* w, const elem* b, elem* y) {
   const Conv s(shape);
   int group = blockIdx.y, depth = s.ic * s.taps;
   long long cols = shape.batch * s.outputs, tiles = (cols + T::COLS - 1) / T::COLS;
@@ -159,7 +159,7 @@ __device__ __forceinline__ void forward(const Shape& shape, const real* x, const
 }
 
 template <class T>
-__device__ __forceinline__ void backward(const Shape& shape, const real* w, const real* dy, real* dx) {
+__device__ __forceinline__ void backward(const Shape& shape, const elem* w, const elem* dy, elem* dx) {
   const Conv s(shape);
   int group = blockIdx.y, depth = s.oc * s.taps;
   long long cols = shape.batch * s.inputs, tiles = (cols + T::COLS - 1) / T::COLS;
@@ -170,7 +170,7 @@ __device__ __forceinline__ void backward(const Shape& shape, const real* w, cons
 
 // parts[split, group, channel of y, channel of x and tap].
 template <class T>
-__device__ __forceinline__ void weights(const Shape& shape, const real* x, const real* dy, real* parts,
+__device__ __forceinline__ void weights(const Shape& shape, const elem* x, const elem* dy, real* parts,
                                         long long each) {
   const Conv s(shape);
   int group = blockIdx.y;
@@ -182,18 +182,18 @@ __device__ __forceinline__ void weights(const Shape& shape, const real* x, const
 
 #define NN_CONV(T, conv, conv_dx, conv_dw)                                                                         \
   extern "C" __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)                                              \
-      conv(Shape s, const real* __restrict__ x, const real* __restrict__ w, const real* __restrict__ b,             \
-           real* __restrict__ y) {                                                                                 \
+      conv(Shape s, const elem* __restrict__ x, const elem* __restrict__ w, const elem* __restrict__ b,             \
+           elem* __restrict__ y) {                                                                                 \
     forward<T>(s, x, w, b, y);                                                                                     \
   }                                                                                                                \
   NN_KERNEL(conv)                                                                                                  \
   extern "C" __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)                                              \
-      conv_dx(Shape s, const real* __restrict__ w, const real* __restrict__ dy, real* __restrict__ dx) {            \
+      conv_dx(Shape s, const elem* __restrict__ w, const elem* __restrict__ dy, elem* __restrict__ dx) {            \
     backward<T>(s, w, dy, dx);                                                                                     \
   }                                                                                                                \
   NN_KERNEL(conv_dx)                                                                                               \
   extern "C" __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)                                              \
-      conv_dw(Shape s, const real* __restrict__ x, const real* __restrict__ dy, real* __restrict__ parts,           \
+      conv_dw(Shape s, const elem* __restrict__ x, const elem* __restrict__ dy, real* __restrict__ parts,           \
               long long each) {                                                                                    \
     weights<T>(s, x, dy, parts, each);                                                                             \
   }                                                                                                                \
@@ -202,7 +202,7 @@ NN_CONV(Large, large, large_dx, large_dw)
 NN_CONV(Small, small, small_dx, small_dw)
 
 // y += b of its channel; a block has one channel of one image.
-extern "C" __global__ void add_bias(const real* __restrict__ b, real* __restrict__ y, long long images,
+extern "C" __global__ void add_bias(const elem* __restrict__ b, elem* __restrict__ y, long long images,
                                     long long channels, long long area) {
   for (long long image = blockIdx.x; image < images; image += gridDim.x) {
     real bias = b[image % channels];
@@ -212,14 +212,14 @@ extern "C" __global__ void add_bias(const real* __restrict__ b, real* __restrict
 NN_KERNEL(add_bias)
 
 // A thread an output.
-extern "C" __global__ void direct(Shape shape, const real* __restrict__ x, const real* __restrict__ w,
-                                  const real* __restrict__ b, real* __restrict__ y) {
+extern "C" __global__ void direct(Shape shape, const elem* __restrict__ x, const elem* __restrict__ w,
+                                  const elem* __restrict__ b, elem* __restrict__ y) {
   const Conv s(shape);
   NN_EACH(i, shape.batch * s.groups * s.oc * s.outputs) {
     long long image = i / s.outputs;
     int pixel = i % s.outputs, channel = image % (s.groups * s.oc), sample = image / (s.groups * s.oc), row, column;
-    const real* from = s.of_x(x, sample, channel / s.oc);
-    const real* weight = w + static_cast<long long>(channel) * s.ic * s.taps;
+    const elem* from = s.of_x(x, sample, channel / s.oc);
+    const elem* weight = w + static_cast<long long>(channel) * s.ic * s.taps;
     real all = real(0);
     for (int c = 0; c < s.ic; c++)
       for (int r = 0; r < s.kernel[0]; r++) {
@@ -227,7 +227,8 @@ extern "C" __global__ void direct(Shape shape, const real* __restrict__ x, const
         real sum = real(0);
         for (int k = 0; k < s.kernel[1]; k++)
           if (s.seen(1, pixel % s.output[1], k, &column))
-            sum = fma(from[c * s.inputs + row * s.input[1] + column], weight[c * s.taps + r * s.kernel[1] + k], sum);
+            sum = fma(real(from[c * s.inputs + row * s.input[1] + column]),
+                      real(weight[c * s.taps + r * s.kernel[1] + k]), sum);
         all += sum;
       }
     y[i] = b ? all + b[channel] : all;
@@ -236,15 +237,15 @@ extern "C" __global__ void direct(Shape shape, const real* __restrict__ x, const
 NN_KERNEL(direct)
 
 // A thread a cell of x.
-extern "C" __global__ void direct_dx(Shape shape, const real* __restrict__ w, const real* __restrict__ dy,
-                                     real* __restrict__ dx) {
+extern "C" __global__ void direct_dx(Shape shape, const elem* __restrict__ w, const elem* __restrict__ dy,
+                                     elem* __restrict__ dx) {
   const Conv s(shape);
   NN_EACH(i, shape.batch * s.groups * s.ic * s.inputs) {
     long long image = i / s.inputs;
     int cell = i % s.inputs, channel = image % (s.groups * s.ic), sample = image / (s.groups * s.ic), row, column;
     int group = channel / s.ic;
-    const real* from = s.of_y(dy, sample, group);
-    const real* weight = w + (static_cast<long long>(group) * s.oc * s.ic + channel % s.ic) * s.taps;
+    const elem* from = s.of_y(dy, sample, group);
+    const elem* weight = w + (static_cast<long long>(group) * s.oc * s.ic + channel % s.ic) * s.taps;
     real all = real(0);
     for (int c = 0; c < s.oc; c++)
       for (int r = 0; r < s.kernel[0]; r++) {
@@ -252,8 +253,8 @@ extern "C" __global__ void direct_dx(Shape shape, const real* __restrict__ w, co
         real sum = real(0);
         for (int k = 0; k < s.kernel[1]; k++)
           if (s.seeing(1, cell % s.input[1], k, &column))
-            sum = fma(from[c * s.outputs + row * s.output[1] + column],
-                      weight[static_cast<long long>(c) * s.ic * s.taps + r * s.kernel[1] + k], sum);
+            sum = fma(real(from[c * s.outputs + row * s.output[1] + column]),
+                      real(weight[static_cast<long long>(c) * s.ic * s.taps + r * s.kernel[1] + k]), sum);
         all += sum;
       }
     dx[i] = all;
@@ -262,8 +263,8 @@ extern "C" __global__ void direct_dx(Shape shape, const real* __restrict__ w, co
 NN_KERNEL(direct_dx)
 
 // A block a weight, or several one after the other.
-extern "C" __global__ void direct_dw(Shape shape, const real* __restrict__ x, const real* __restrict__ dy,
-                                     real* __restrict__ dw) {
+extern "C" __global__ void direct_dw(Shape shape, const elem* __restrict__ x, const elem* __restrict__ dy,
+                                     elem* __restrict__ dw) {
   const Conv s(shape);
   for (long long i = blockIdx.x; i < shape.groups * s.oc * s.ic * s.taps; i += gridDim.x) {
     int tap = i % s.taps, c = i / s.taps % s.ic, channel = i / s.taps / s.ic, group = channel / s.oc;

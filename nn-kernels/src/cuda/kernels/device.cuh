@@ -36,6 +36,30 @@ __device__ __forceinline__ bf16 to_bf16(float x) {
   return static_cast<bf16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// A bfloat16 in memory, which is read as a float, and rounded where one is assigned.
+struct bfloat16 {
+  bf16 bits;
+  bfloat16() = default;
+  __device__ __forceinline__ explicit bfloat16(float x) : bits(to_bf16(x)) {}
+  __device__ __forceinline__ operator float() const { return from_bf16(bits); }
+  __device__ __forceinline__ bfloat16& operator=(float x) {
+    bits = to_bf16(x);
+    return *this;
+  }
+  __device__ __forceinline__ bfloat16& operator+=(float x) { return *this = from_bf16(bits) + x; }
+};
+
+// Two floats, rounded as `to_bf16` does, in a register, the first in the low half.
+__device__ __forceinline__ unsigned to_bf16x2(float low, float high) {
+#if NN_ON_DEVICE
+  unsigned both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#else
+  return static_cast<unsigned>(to_bf16(low)) | static_cast<unsigned>(to_bf16(high)) << 16;
+#endif
+}
+
 // Two bfloat16 in a register, the first in the low half, as `mma_m16n8k16_bf16` takes them.
 __device__ __forceinline__ unsigned pack_bf16(bf16 low, bf16 high) {
   return static_cast<unsigned>(low) | static_cast<unsigned>(high) << 16;
@@ -80,6 +104,38 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned 
 #else
   nn_emu_mma_m16n8k16_bf16(d, a, b);
 #endif
+}
+
+// What a register of a factor holds on tensor cores: a float that was rounded to TF32, or two neighbours in k of bfloat16.
+template <class T> struct Word;
+template <> struct Word<float> {
+  static constexpr int TERMS = 1;
+  // Terms that lie `apart` from one another.
+  static __device__ __forceinline__ unsigned load(const float* at, int) { return __float_as_uint(*at); }
+  // The same, where only those that are seen count.
+  static __device__ __forceinline__ unsigned load_seen(const float* at, int, bool first, bool) {
+    return first ? __float_as_uint(*at) : 0;
+  }
+};
+template <> struct Word<bfloat16> {
+  static constexpr int TERMS = 2;
+  static __device__ __forceinline__ unsigned load(const bfloat16* at, int apart) {
+    return pack_bf16(at[0].bits, at[apart].bits);
+  }
+  static __device__ __forceinline__ unsigned load_seen(const bfloat16* at, int apart, bool first, bool second) {
+    return pack_bf16(first ? at[0].bits : 0, second ? at[apart].bits : 0);
+  }
+};
+
+// The same of terms that lie side by side, at a multiple of 4 bytes.
+__device__ __forceinline__ unsigned load_word(const float* at) { return __float_as_uint(*at); }
+__device__ __forceinline__ unsigned load_word(const bfloat16* at) { return *reinterpret_cast<const unsigned*>(at); }
+
+// d[16x8] += a[16xk] b[kx8], with the k of the factors' type: 8 of TF32, 16 of bfloat16. The words of a and b lie alike.
+template <class T>
+__device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  if constexpr (Word<T>::TERMS == 1) mma_m16n8k8_tf32(d, a, b);
+  else mma_m16n8k16_bf16(d, a, b);
 }
 
 // Copies 4 bytes from global to shared memory while the thread goes on. Only the first `bytes` are read, the rest

@@ -13,8 +13,8 @@
 // Value (i, k) of a matrix at i·outer + k·inner.
 template <bool ALONG_K_> struct Strided {
   static constexpr bool ALONG_K = ALONG_K_;
-  using Place = const real*;
-  const real* at;
+  using Place = const elem*;
+  const elem* at;
   long long outer, inner;
   __device__ __forceinline__ Place place(long long i) const { return at + i * outer; }
   __device__ __forceinline__ real get(Place place, long long k) const { return place[k * inner]; }

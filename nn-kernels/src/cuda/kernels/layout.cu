@@ -1,7 +1,7 @@
 #include "common.cuh"
 
-extern "C" __global__ void copy_block(const real* __restrict__ x, long long x_offset, long long x_stride,
-                                      real* __restrict__ y, long long y_offset, long long y_stride, long long rows,
+extern "C" __global__ void copy_block(const elem* __restrict__ x, long long x_offset, long long x_stride,
+                                      elem* __restrict__ y, long long y_offset, long long y_stride, long long rows,
                                       long long cols) {
   NN_EACH(i, rows * cols) {
     long long row = i / cols, column = i % cols;
@@ -10,7 +10,7 @@ extern "C" __global__ void copy_block(const real* __restrict__ x, long long x_of
 }
 NN_KERNEL(copy_block)
 
-extern "C" __global__ void broadcast_rows(const real* __restrict__ x, real* __restrict__ y, long long rows,
+extern "C" __global__ void broadcast_rows(const elem* __restrict__ x, elem* __restrict__ y, long long rows,
                                           long long cols) {
   NN_EACH(i, rows * cols) y[i] = x[i % cols];
 }
@@ -24,10 +24,10 @@ struct Axes {
 
 // With places in a sample of type I.
 template <class I>
-__device__ __forceinline__ void permute_by(const Axes& axes, int rank, const real* x, real* y, long long samples,
+__device__ __forceinline__ void permute_by(const Axes& axes, int rank, const elem* x, elem* y, long long samples,
                                            long long sample) {
   NN_EACH(i, samples * sample) {
-    const real* from = x + i / sample * sample;
+    const elem* from = x + i / sample * sample;
     I rest = static_cast<I>(i % sample);
     long long at = 0;
     for (int k = 5; k >= 6 - rank; k--) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void permute_by(const Axes& axes, int rank, const rea
   }
 }
 
-extern "C" __global__ void permute(Axes axes, int rank, const real* __restrict__ x, real* __restrict__ y,
+extern "C" __global__ void permute(Axes axes, int rank, const elem* __restrict__ x, elem* __restrict__ y,
                                    long long samples, long long sample) {
   // Divisions of 32 bits are several times as fast.
   if (sample <= 0xffffffffll) permute_by<unsigned>(axes, rank, x, y, samples, sample);
@@ -57,7 +57,7 @@ __device__ __forceinline__ Turn turn(double theta, long long position, long long
   return t;
 }
 
-extern "C" __global__ void sinusoids(double theta, long long first_position, real* __restrict__ y, long long rows,
+extern "C" __global__ void sinusoids(double theta, long long first_position, elem* __restrict__ y, long long rows,
                                      long long dim) {
   NN_EACH(i, rows * (dim / 2)) {
     long long row = i / (dim / 2), j = i % (dim / 2);
@@ -69,8 +69,8 @@ extern "C" __global__ void sinusoids(double theta, long long first_position, rea
 NN_KERNEL(sinusoids)
 
 // A thread takes a pair, or a value that stays, in all heads of a token: an angle is computed once for all of them.
-extern "C" __global__ void rope(double theta, int inverse, int interleaved, const real* __restrict__ x,
-                                real* __restrict__ y, long long rows, long long seq, long long offset, long long heads,
+extern "C" __global__ void rope(double theta, int inverse, int interleaved, const elem* __restrict__ x,
+                                elem* __restrict__ y, long long rows, long long seq, long long offset, long long heads,
                                 long long dim, long long rotary) {
   long long pairs = rotary / 2, slots = dim - pairs;
   NN_EACH(i, rows * slots) {

@@ -9,18 +9,19 @@ __device__ __noinline__ real activate(long long code, double a, double b, real x
 
 // y = act(a·b + bias), y += a·b, or the part of a·b that is summed over one split of k, behind those of other splits.
 struct Output {
-  real* y;
-  const real* bias;
+  elem* y;
+  real* parts;
+  const elem* bias;
   Function act;
   long long cols;
   int mode;
   __device__ __forceinline__ void operator()(long long row, long long column, real sum) const {
-    real* to = y + row * cols + column;
-    if (mode == ADD) *to += sum;
-    else if (mode == PART) *to = sum;
+    long long at = row * cols + column;
+    if (mode == ADD) y[at] += sum;
+    else if (mode == PART) parts[at] = sum;
     else {
       real x = bias ? sum + bias[column] : sum;
-      *to = act.code == IDENTITY ? x : activate(act.code, act.a, act.b, x);
+      y[at] = act.code == IDENTITY ? x : activate(act.code, act.a, act.b, x);
     }
   }
 };

@@ -10,8 +10,8 @@ extern "C" __global__ void squares(const real* __restrict__ x, double* __restric
 NN_KERNEL(squares)
 
 // The same for (x − t)², and dx = slope·(x − t).
-extern "C" __global__ void mse(double slope, const real* __restrict__ x, const real* __restrict__ t,
-                               real* __restrict__ dx, double* __restrict__ parts, long long n) {
+extern "C" __global__ void mse(double slope, const elem* __restrict__ x, const real* __restrict__ t,
+                               elem* __restrict__ dx, double* __restrict__ parts, long long n) {
   double sum = 0;
   NN_EACH(i, n) {
     double d = double(x[i]) - t[i];
@@ -45,15 +45,15 @@ NN_KERNEL(count_targets)
 
 // A block takes a row after the other: the row's loss into `parts`, and its gradient
 // scale·(p − (1 − smoothing)·onehot − smoothing / classes).
-extern "C" __global__ void cross_entropy(const real* __restrict__ x, const unsigned* __restrict__ targets,
-                                         real* __restrict__ dx, double* __restrict__ parts,
+extern "C" __global__ void cross_entropy(const elem* __restrict__ x, const unsigned* __restrict__ targets,
+                                         elem* __restrict__ dx, double* __restrict__ parts,
                                          const double* __restrict__ scale_of_all, long long all, long long classes,
                                          double smoothing, int ignores, unsigned ignored, long long rows,
                                          long long counted) {
   double scale = scale_of_all ? *scale_of_all : 1, share = smoothing / classes;
   for (long long row = blockIdx.x; row < all; row += gridDim.x) {
-    const real* from = x + row * classes;
-    real* to = dx ? dx + row * classes : nullptr;
+    const elem* from = x + row * classes;
+    elem* to = dx ? dx + row * classes : nullptr;
     unsigned target = row % rows < counted ? targets[row / rows * counted + row % rows] : 0;
     bool counts = row % rows < counted && !(ignores && target == ignored);
     if (!counts || target >= classes) {

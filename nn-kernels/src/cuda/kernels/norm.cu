@@ -6,11 +6,11 @@
 
 // y = (x − centre)·scale·γ + β, where the centre is the mean, or 0. `stats` gets the mean, if there is one, and the
 // scale.
-extern "C" __global__ void normalise(int centred, double eps, const real* __restrict__ x,
-                                     const real* __restrict__ gamma, const real* __restrict__ beta,
-                                     real* __restrict__ y, real* __restrict__ stats, long long rows, long long cols) {
+extern "C" __global__ void normalise(int centred, double eps, const elem* __restrict__ x,
+                                     const elem* __restrict__ gamma, const elem* __restrict__ beta,
+                                     elem* __restrict__ y, real* __restrict__ stats, long long rows, long long cols) {
   NN_EACH_ROW(row, rows) {
-    const real* from = x + row * cols;
+    const elem* from = x + row * cols;
     double mean = 0;
     if (centred) {
       double sum = 0;
@@ -39,12 +39,12 @@ NN_KERNEL(normalise)
 
 // dx = scale·(dy·γ − shift − (x − centre)·pull). `low`, where the centre is the mean, gets what the mean lacks
 // because it was rounded.
-extern "C" __global__ void normalise_vjp(int centred, const real* __restrict__ x, const real* __restrict__ gamma,
-                                         const real* __restrict__ stats, const real* __restrict__ dy,
-                                         real* __restrict__ dx, double* __restrict__ low, long long rows,
+extern "C" __global__ void normalise_vjp(int centred, const elem* __restrict__ x, const elem* __restrict__ gamma,
+                                         const real* __restrict__ stats, const elem* __restrict__ dy,
+                                         elem* __restrict__ dx, double* __restrict__ low, long long rows,
                                          long long cols) {
   NN_EACH_ROW(row, rows) {
-    const real *from = x + row * cols, *g = dy + row * cols;
+    const elem *from = x + row * cols, *g = dy + row * cols;
     double high = centred ? stats[2 * row] : 0, scale = stats[centred ? 2 * row + 1 : row];
     double off = 0, sum = 0, product = 0;
     NN_EACH_COLUMN(i, cols) {
@@ -66,21 +66,21 @@ extern "C" __global__ void normalise_vjp(int centred, const real* __restrict__ x
 }
 NN_KERNEL(normalise_vjp)
 
-__device__ __forceinline__ real row_max(const real* x, long long cols) {
+__device__ __forceinline__ real row_max(const elem* x, long long cols) {
   real most = real(-nn::infinity());
   NN_EACH_COLUMN(i, cols) most = nn::larger(most, x[i]);
   return block_max(most);
 }
 
-__device__ __forceinline__ double sum_of_powers(const real* x, real max, long long cols) {
+__device__ __forceinline__ double sum_of_powers(const elem* x, real max, long long cols) {
   double sum = 0;
   NN_EACH_COLUMN(i, cols) sum += exp(x[i] - max);
   return block_sum(sum);
 }
 
-extern "C" __global__ void softmax(const real* __restrict__ x, real* __restrict__ y, long long rows, long long cols) {
+extern "C" __global__ void softmax(const elem* __restrict__ x, elem* __restrict__ y, long long rows, long long cols) {
   NN_EACH_ROW(row, rows) {
-    const real* from = x + row * cols;
+    const elem* from = x + row * cols;
     real most = row_max(from, cols);
     real scale = real(1 / sum_of_powers(from, most, cols));
     NN_EACH_COLUMN(i, cols) y[row * cols + i] = exp(from[i] - most) * scale;
@@ -89,10 +89,10 @@ extern "C" __global__ void softmax(const real* __restrict__ x, real* __restrict_
 NN_KERNEL(softmax)
 
 // dx = y·(dy − Σ y·dy).
-extern "C" __global__ void softmax_vjp(const real* __restrict__ y, const real* __restrict__ dy, real* __restrict__ dx,
+extern "C" __global__ void softmax_vjp(const elem* __restrict__ y, const elem* __restrict__ dy, elem* __restrict__ dx,
                                        long long rows, long long cols) {
   NN_EACH_ROW(row, rows) {
-    const real *p = y + row * cols, *g = dy + row * cols;
+    const elem *p = y + row * cols, *g = dy + row * cols;
     double dot = 0;
     NN_EACH_COLUMN(i, cols) dot += double(p[i]) * g[i];
     real mean = real(block_sum(dot));
@@ -101,10 +101,10 @@ extern "C" __global__ void softmax_vjp(const real* __restrict__ y, const real* _
 }
 NN_KERNEL(softmax_vjp)
 
-extern "C" __global__ void log_softmax(const real* __restrict__ x, real* __restrict__ y, long long rows,
+extern "C" __global__ void log_softmax(const elem* __restrict__ x, elem* __restrict__ y, long long rows,
                                        long long cols) {
   NN_EACH_ROW(row, rows) {
-    const real* from = x + row * cols;
+    const elem* from = x + row * cols;
     real most = row_max(from, cols);
     double shift = most + log(sum_of_powers(from, most, cols));
     NN_EACH_COLUMN(i, cols) y[row * cols + i] = real(from[i] - shift);
@@ -113,10 +113,10 @@ extern "C" __global__ void log_softmax(const real* __restrict__ x, real* __restr
 NN_KERNEL(log_softmax)
 
 // dx = dy − eʸ·Σ dy.
-extern "C" __global__ void log_softmax_vjp(const real* __restrict__ y, const real* __restrict__ dy,
-                                           real* __restrict__ dx, long long rows, long long cols) {
+extern "C" __global__ void log_softmax_vjp(const elem* __restrict__ y, const elem* __restrict__ dy,
+                                           elem* __restrict__ dx, long long rows, long long cols) {
   NN_EACH_ROW(row, rows) {
-    const real *p = y + row * cols, *g = dy + row * cols;
+    const elem *p = y + row * cols, *g = dy + row * cols;
     double sum = 0;
     NN_EACH_COLUMN(i, cols) sum += g[i];
     real all = real(block_sum(sum));

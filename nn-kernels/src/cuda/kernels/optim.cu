@@ -51,3 +51,27 @@ extern "C" __global__ void lerp(const Fault* fault, double tau, const real* __re
   NN_EACH(i, n) target[i] += real(tau) * (x[i] - target[i]);
 }
 NN_KERNEL(lerp)
+
+extern "C" __global__ void copy_wide(const real* __restrict__ x, real* __restrict__ y, long long n) {
+  NN_EACH(i, n) y[i] = x[i];
+}
+NN_KERNEL(copy_wide)
+
+extern "C" __global__ void clear(real* __restrict__ y, long long n) {
+  NN_EACH(i, n) y[i] = real(0);
+}
+NN_KERNEL(clear)
+
+extern "C" __global__ void narrow(const real* __restrict__ x, elem* __restrict__ y, long long n) {
+  NN_EACH(i, n) y[i] = x[i];
+}
+NN_KERNEL(narrow)
+
+// sum += g, and g = 0.
+extern "C" __global__ void collect(elem* __restrict__ g, real* __restrict__ sum, long long n) {
+  NN_EACH(i, n) {
+    sum[i] += real(g[i]);
+    g[i] = real(0);
+  }
+}
+NN_KERNEL(collect)

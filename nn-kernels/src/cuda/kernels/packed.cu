@@ -48,8 +48,8 @@ struct ByInput {
 };
 
 struct Output {
-  real* y;
-  const real* bias;
+  elem* y;
+  const elem* bias;
   long long cols;
   __device__ __forceinline__ void operator()(long long row, long long column, real sum) const {
     y[row * cols + column] = bias ? sum + bias[column] : sum;
@@ -57,22 +57,22 @@ struct Output {
 };
 
 template <class T, class B>
-__device__ __forceinline__ void run(const real* x, const B& b, const Output& out, long long rows, long long depth) {
+__device__ __forceinline__ void run(const elem* x, const B& b, const Output& out, long long rows, long long depth) {
   long long tiles = (out.cols + T::COLS - 1) / T::COLS;
   product<T>(Strided<true>{x, depth, 1}, b, out, rows, out.cols, 0, depth, blockIdx.x / tiles, blockIdx.x % tiles);
 }
 
 // y = x·Wᵀ + bias.
 extern "C" __global__ void __launch_bounds__(Small::THREADS, Small::BLOCKS)
-    packed(int packing, const real* __restrict__ x, const unsigned char* __restrict__ w, const real* __restrict__ bias,
-           real* __restrict__ y, long long rows, long long inputs, long long outputs) {
+    packed(int packing, const elem* __restrict__ x, const unsigned char* __restrict__ w, const elem* __restrict__ bias,
+           elem* __restrict__ y, long long rows, long long inputs, long long outputs) {
   run<Small>(x, ByOutput{{w, inputs, packing}}, Output{y, bias, outputs}, rows, inputs);
 }
 NN_KERNEL(packed)
 
 // dx = dy·W.
 extern "C" __global__ void __launch_bounds__(Small::THREADS, Small::BLOCKS)
-    packed_vjp(int packing, const real* __restrict__ dy, const unsigned char* __restrict__ w, real* __restrict__ dx,
+    packed_vjp(int packing, const elem* __restrict__ dy, const unsigned char* __restrict__ w, elem* __restrict__ dx,
                long long rows, long long inputs, long long outputs) {
   run<Small>(dy, ByInput{{w, inputs, packing}}, Output{dx, nullptr, inputs}, rows, outputs);
 }

@@ -23,11 +23,11 @@ __device__ __forceinline__ Range reached(const Pool& s, int axis, long long i) {
   return {from, min(at / s.stride[axis] + 1, s.output[axis])};
 }
 
-extern "C" __global__ void max_pool(Pool s, const real* __restrict__ x, real* __restrict__ y,
+extern "C" __global__ void max_pool(Pool s, const elem* __restrict__ x, elem* __restrict__ y,
                                     unsigned* __restrict__ argmax) {
   long long outputs = s.output[0] * s.output[1], w = s.input[1];
   NN_EACH(i, s.planes * outputs) {
-    const real* plane = x + i / outputs * s.input[0] * w;
+    const elem* plane = x + i / outputs * s.input[0] * w;
     Range rows = window(s, 0, i % outputs / s.output[1]), cols = window(s, 1, i % s.output[1]);
     real best = real(-nn::infinity());
     long long at = rows.from * w + cols.from;
@@ -47,8 +47,8 @@ extern "C" __global__ void max_pool(Pool s, const real* __restrict__ x, real* __
 NN_KERNEL(max_pool)
 
 // Each cell gathers from the windows that it is the maximum of, in their order.
-extern "C" __global__ void max_pool_vjp(Pool s, const unsigned* __restrict__ argmax, const real* __restrict__ dy,
-                                        real* __restrict__ dx) {
+extern "C" __global__ void max_pool_vjp(Pool s, const unsigned* __restrict__ argmax, const elem* __restrict__ dy,
+                                        elem* __restrict__ dx) {
   long long inputs = s.input[0] * s.input[1], outputs = s.output[0] * s.output[1];
   NN_EACH(i, s.planes * inputs) {
     long long cell = i % inputs, plane = i / inputs * outputs;
@@ -64,10 +64,10 @@ extern "C" __global__ void max_pool_vjp(Pool s, const unsigned* __restrict__ arg
 }
 NN_KERNEL(max_pool_vjp)
 
-extern "C" __global__ void avg_pool(Pool s, double share, const real* __restrict__ x, real* __restrict__ y) {
+extern "C" __global__ void avg_pool(Pool s, double share, const elem* __restrict__ x, elem* __restrict__ y) {
   long long outputs = s.output[0] * s.output[1], w = s.input[1];
   NN_EACH(i, s.planes * outputs) {
-    const real* plane = x + i / outputs * s.input[0] * w;
+    const elem* plane = x + i / outputs * s.input[0] * w;
     Range rows = window(s, 0, i % outputs / s.output[1]), cols = window(s, 1, i % s.output[1]);
     double sum = 0;
     for (long long r = rows.from; r < rows.to; r++)
@@ -77,7 +77,7 @@ extern "C" __global__ void avg_pool(Pool s, double share, const real* __restrict
 }
 NN_KERNEL(avg_pool)
 
-extern "C" __global__ void avg_pool_vjp(Pool s, double share, const real* __restrict__ dy, real* __restrict__ dx) {
+extern "C" __global__ void avg_pool_vjp(Pool s, double share, const elem* __restrict__ dy, elem* __restrict__ dx) {
   long long inputs = s.input[0] * s.input[1], outputs = s.output[0] * s.output[1];
   NN_EACH(i, s.planes * inputs) {
     long long cell = i % inputs, plane = i / inputs * outputs;

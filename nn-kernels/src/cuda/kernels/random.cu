@@ -32,7 +32,7 @@ __device__ __forceinline__ u64 mix(u64 z) {
 
 // An element is kept where its word is at least `limit`.
 extern "C" __global__ void dropout(const u64* step, u64 key, unsigned place, u64 limit, double scale,
-                                   const real* __restrict__ x, real* __restrict__ y, long long n) {
+                                   const elem* __restrict__ x, elem* __restrict__ y, long long n) {
   real factor = real(scale);
   NN_EACH(block, (n + 3) / 4) {
     Words words = philox(static_cast<unsigned>(block), place, *step, key);
@@ -44,8 +44,8 @@ extern "C" __global__ void dropout(const u64* step, u64 key, unsigned place, u64
 }
 NN_KERNEL(dropout)
 
-extern "C" __global__ void hash_dropout(const u64* key, u64 limit, double scale, const real* __restrict__ x,
-                                        real* __restrict__ y, long long n) {
+extern "C" __global__ void hash_dropout(const u64* key, u64 limit, double scale, const elem* __restrict__ x,
+                                        elem* __restrict__ y, long long n) {
   real factor = real(scale);
   NN_EACH(i, n) {
     u64 word = mix(*key + (static_cast<u64>(i) + 1) * 0x9E3779B97F4A7C15ull) >> 32;
@@ -59,7 +59,7 @@ __device__ __forceinline__ double fraction(unsigned low, unsigned high) {
   return static_cast<double>((low | static_cast<u64>(high) << 32) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-extern "C" __global__ void normal(const u64* step, u64 key, unsigned place, real* __restrict__ y, long long n) {
+extern "C" __global__ void normal(const u64* step, u64 key, unsigned place, elem* __restrict__ y, long long n) {
   NN_EACH(block, (n + 1) / 2) {
     Words words = philox(static_cast<unsigned>(block), place, *step, key);
     double radius = sqrt(-2.0 * log(1.0 - fraction(words.w[0], words.w[1])));
@@ -80,8 +80,8 @@ __device__ __forceinline__ Squashed squash(double u) {
   return {tanh(u), 4.0 * e / ((1.0 + e) * (1.0 + e)), 2.0 * (0.6931471805599453 - fabs(u) - log1p(e))};
 }
 
-extern "C" __global__ void gaussian(int squashes, const real* __restrict__ mean, const real* __restrict__ log_std,
-                                    const real* __restrict__ noise, real* __restrict__ sample, long long n) {
+extern "C" __global__ void gaussian(int squashes, const elem* __restrict__ mean, const elem* __restrict__ log_std,
+                                    const elem* __restrict__ noise, elem* __restrict__ sample, long long n) {
   NN_EACH(i, n) {
     double u = mean[i] + exp(double(log_std[i])) * (noise ? double(noise[i]) : 0.0);
     sample[i] = real(squashes ? tanh(u) : u);
@@ -89,8 +89,8 @@ extern "C" __global__ void gaussian(int squashes, const real* __restrict__ mean,
 }
 NN_KERNEL(gaussian)
 
-extern "C" __global__ void gaussian_log_prob(const real* __restrict__ mean, const real* __restrict__ log_std,
-                                             const real* __restrict__ noise, real* __restrict__ log_prob,
+extern "C" __global__ void gaussian_log_prob(const elem* __restrict__ mean, const elem* __restrict__ log_std,
+                                             const elem* __restrict__ noise, elem* __restrict__ log_prob,
                                              long long rows, long long cols) {
   constexpr double LOG_ROOT_TAU = 0.9189385332046728;
   NN_EACH(row, rows) {
@@ -104,10 +104,10 @@ extern "C" __global__ void gaussian_log_prob(const real* __restrict__ mean, cons
 }
 NN_KERNEL(gaussian_log_prob)
 
-extern "C" __global__ void gaussian_vjp(int squashes, const real* __restrict__ mean, const real* __restrict__ log_std,
-                                        const real* __restrict__ noise, const real* __restrict__ dsample,
-                                        const real* __restrict__ dlog_prob, real* __restrict__ dmean,
-                                        real* __restrict__ dlog_std, long long n, long long cols) {
+extern "C" __global__ void gaussian_vjp(int squashes, const elem* __restrict__ mean, const elem* __restrict__ log_std,
+                                        const elem* __restrict__ noise, const elem* __restrict__ dsample,
+                                        const elem* __restrict__ dlog_prob, elem* __restrict__ dmean,
+                                        elem* __restrict__ dlog_std, long long n, long long cols) {
   NN_EACH(i, n) {
     double spread = exp(double(log_std[i])) * (noise ? double(noise[i]) : 0.0), du = dsample[i], direct = 0;
     if (squashes) {

@@ -9,7 +9,7 @@ struct Pair {
 };
 
 // The terms of the two sums. `m` is the mean of the column or the channel, and `row` the row that a value is in.
-__device__ __forceinline__ void add_term(Pair* sum, int term, const real* a, const real* b, const real* stats,
+__device__ __forceinline__ void add_term(Pair* sum, int term, const elem* a, const elem* b, const real* stats,
                                          const double* m, long long row, long long column, long long at) {
   switch (term) {
     case PLAIN: sum->first += a[at]; break;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void add_term(Pair* sum, int term, const real* a, con
 }
 
 // parts[split, which, column]; a block has 32 columns and 8 rows at a time, of the `each` rows of its split.
-extern "C" __global__ void column_sums(int term, const real* __restrict__ a, const real* __restrict__ b,
+extern "C" __global__ void column_sums(int term, const elem* __restrict__ a, const elem* __restrict__ b,
                                        const real* __restrict__ stats, const double* __restrict__ m,
                                        double* __restrict__ parts, long long rows, long long cols, long long each) {
   __shared__ double of_warp[2][8][32];
@@ -59,7 +59,7 @@ extern "C" __global__ void column_sums(int term, const real* __restrict__ a, con
 NN_KERNEL(column_sums)
 
 // parts[split, which, channel]; a block has one channel, and the `each` values of its split.
-extern "C" __global__ void channel_sums(int term, const real* __restrict__ a, const real* __restrict__ b,
+extern "C" __global__ void channel_sums(int term, const elem* __restrict__ a, const elem* __restrict__ b,
                                         const double* __restrict__ m, double* __restrict__ parts, long long batch,
                                         long long channels, long long area, long long each) {
   long long channel = blockIdx.x, split = blockIdx.y;
@@ -85,7 +85,7 @@ __device__ __forceinline__ double total(const double* parts, long long splits, l
 
 // y += the first or the second sum.
 extern "C" __global__ void add_sums(const double* __restrict__ parts, long long splits, long long n, int which,
-                                    real* __restrict__ y) {
+                                    elem* __restrict__ y) {
   NN_EACH(i, n) y[i] += real(total(parts, splits, n, which, i));
 }
 NN_KERNEL(add_sums)
@@ -107,7 +107,7 @@ __device__ __forceinline__ Coefficients coefficients(double* all, long long chan
 // From the sums of squares: the statistics, the running ones, and coefficients.
 extern "C" __global__ void batch_norm_train(const double* __restrict__ parts, long long splits, long long channels,
                                             double count, double eps, double momentum,
-                                            const real* __restrict__ gamma, const real* __restrict__ beta,
+                                            const elem* __restrict__ gamma, const elem* __restrict__ beta,
                                             real* __restrict__ stats, real* __restrict__ means,
                                             real* __restrict__ variances, double* all) {
   Coefficients to = coefficients(all, channels);
@@ -127,8 +127,8 @@ extern "C" __global__ void batch_norm_train(const double* __restrict__ parts, lo
 }
 NN_KERNEL(batch_norm_train)
 
-extern "C" __global__ void batch_norm_infer(long long channels, double eps, const real* __restrict__ gamma,
-                                            const real* __restrict__ beta, const real* __restrict__ means,
+extern "C" __global__ void batch_norm_infer(long long channels, double eps, const elem* __restrict__ gamma,
+                                            const elem* __restrict__ beta, const real* __restrict__ means,
                                             const real* __restrict__ variances, double* all) {
   Coefficients to = coefficients(all, channels);
   NN_EACH(c, channels) {
@@ -147,9 +147,9 @@ extern "C" __global__ void given_means(long long channels, const real* __restric
 NN_KERNEL(given_means)
 
 extern "C" __global__ void batch_norm_vjp(const double* __restrict__ parts, long long splits, long long channels,
-                                          double count, int constant, const real* __restrict__ gamma,
-                                          const real* __restrict__ stats, real* __restrict__ dgamma,
-                                          real* __restrict__ dbeta, double* all) {
+                                          double count, int constant, const elem* __restrict__ gamma,
+                                          const real* __restrict__ stats, elem* __restrict__ dgamma,
+                                          elem* __restrict__ dbeta, double* all) {
   Coefficients to = coefficients(all, channels);
   NN_EACH(c, channels) {
     double g = total(parts, splits, channels, 0, c), product = total(parts, splits, channels, 1, c);
@@ -163,7 +163,7 @@ extern "C" __global__ void batch_norm_vjp(const double* __restrict__ parts, long
 }
 NN_KERNEL(batch_norm_vjp)
 
-extern "C" __global__ void combine(double* all, const real* a, const real* b, real* __restrict__ out, long long batch,
+extern "C" __global__ void combine(double* all, const elem* a, const elem* b, elem* __restrict__ out, long long batch,
                                    long long channels, long long area) {
   Coefficients from = coefficients(all, channels);
   NN_EACH(i, batch * channels * area) {
@@ -183,7 +183,7 @@ extern "C" __global__ void batch_norm_stats(long long channels, double eps, cons
 NN_KERNEL(batch_norm_stats)
 
 // y += Σ parts of a matrix product, split after split.
-extern "C" __global__ void add_parts(const real* __restrict__ parts, long long splits, real* __restrict__ y,
+extern "C" __global__ void add_parts(const real* __restrict__ parts, long long splits, elem* __restrict__ y,
                                      long long n) {
   NN_EACH(i, n) {
     real sum = parts[i];

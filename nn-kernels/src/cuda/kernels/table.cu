@@ -1,7 +1,7 @@
 #include "common.cuh"
 
-extern "C" __global__ void gather(Fault* fault, unsigned place, const real* __restrict__ table,
-                                  const unsigned* __restrict__ ids, real* __restrict__ y, long long n, long long rows,
+extern "C" __global__ void gather(Fault* fault, unsigned place, const elem* __restrict__ table,
+                                  const unsigned* __restrict__ ids, elem* __restrict__ y, long long n, long long rows,
                                   long long cols) {
   NN_EACH(i, n * cols) {
     long long column = i % cols;
@@ -43,8 +43,8 @@ NN_KERNEL(links)
 
 // dtable[id] += the rows of dy that belong to it, in their order, by whoever has the id's first place.
 extern "C" __global__ void scatter_add(const unsigned* __restrict__ ids, const unsigned* __restrict__ next,
-                                       const unsigned* __restrict__ head, const real* __restrict__ dy,
-                                       real* __restrict__ dtable, long long n, long long rows, long long cols) {
+                                       const unsigned* __restrict__ head, const elem* __restrict__ dy,
+                                       elem* __restrict__ dtable, long long n, long long rows, long long cols) {
   NN_EACH(i, n * cols) {
     long long place = i / cols, column = i % cols;
     unsigned id = ids[place];

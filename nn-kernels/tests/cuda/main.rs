@@ -9,6 +9,7 @@ mod layout;
 mod libraries;
 mod linear;
 mod loss;
+mod mlp;
 mod norm;
 mod optim;
 mod pool;

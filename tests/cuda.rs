@@ -218,6 +218,47 @@ cases! {
     };
 }
 
+/// Its layers are one launch, and nothing but their number tells.
+#[test]
+fn a_policys_forward_pass_is_one_launch() {
+    fn check<E: CudaReal>(limit: f64) {
+        let Some(device) = gpu::<E>() else { return };
+        let separate = device.forcing("linear=separate").unwrap();
+        let new = |device: &Cuda<E>| {
+            Model::<Policy, _>::new(Weights::new(device.clone(), 5).unwrap(), 7, 33).unwrap()
+        };
+        let (mut fused, mut apart) = (new(&device), new(&separate));
+        let mut here =
+            Model::<Policy, Cpu<f64>>::new(Weights::new(Cpu::default(), 5).unwrap(), 7, 33).unwrap();
+        for rows in [1, 3, 33] {
+            let x = numbers(8 * rows, rows as u64);
+            let input: Vec<E> = x.iter().map(|x| E::from_f64(*x)).collect();
+            let launches = || (device.launches(), separate.launches());
+            let before = launches();
+            let (found, same) = (fused.forward(&input).unwrap(), apart.forward(&input).unwrap());
+            let after = launches();
+            assert_eq!((after.0 - before.0, after.1 - before.1), (1, 3));
+            assert_eq!(found, same);
+            for (found, expected) in found.iter().zip(here.forward(&x).unwrap()) {
+                assert!((found.to_f64() - expected).abs() < limit, "{found:?} instead of {expected}");
+            }
+        }
+        // A step of training has the same pass in it, whose every layer's output the gradients are of.
+        let (x, t) = (real::<E>(3 * 8, 1), real::<E>(3 * 4, 2));
+        let (mut adam, mut launched) = ([AdamW::new(0.01), AdamW::new(0.01)], [0; 2]);
+        for (i, model) in [&mut fused, &mut apart].into_iter().enumerate() {
+            let device = model.weights().device().clone();
+            let before = device.launches();
+            model.train_step(&x, &t, &MSE::default(), &mut adam[i]).unwrap();
+            launched[i] = device.launches() - before;
+        }
+        assert_eq!(launched[0] + 2, launched[1]);
+        assert!(Trained::of(Vec::new(), &fused) == Trained::of(Vec::new(), &apart));
+    }
+    check::<f32>(1e-5);
+    check::<f64>(1e-12);
+}
+
 #[test]
 fn sgd_with_momentum_is_replayed_too() {
     let Some(device) = gpu::<f64>() else { return };

@@ -8,8 +8,8 @@
 //!
 //! Operations are recorded (`launch`) and submitted one by one, or as a whole by
 //! [`Memory::together`](crate::Memory::together): a list of launches that comes a second time is made a CUDA graph,
-//! and from then on replayed. Numbers that change from step to step, such as a learning rate, are no part of it:
-//! kernels read them from the device's memory.
+//! and from then on replayed. Numbers that change from step to step, such as a learning rate or a token's position, are
+//! no part of it: kernels read them from the device's memory.
 //!
 //! Small dense layers that follow one another are one launch (`mlp`), however the operations came to be recorded.
 //!

@@ -2,6 +2,7 @@
 
 mod attention;
 mod conv;
+mod decode;
 mod device;
 mod elementwise;
 mod gemm;

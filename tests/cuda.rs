@@ -68,6 +68,12 @@ impl Llama {
 }
 
 sequential! {
+    /// Sinusoids, and queries, keys and values that lie side by side.
+    Sines: Ids[..8] -> [..8, 5] =
+        Embedding<5, 4>, SinusoidalPosAdd<8, 4>, Linear<4, 12>, CausalAttention<8, 2, 2>, Linear<4, 5>
+}
+
+sequential! {
     /// Residual blocks of convolutions.
     ResNet: [2, 6, 6] -> [3] =
         Conv2DNoBias<2, 4, 3, 1, 1>, BatchNorm2D<4>, ReLU,
@@ -237,6 +243,50 @@ cases! {
     };
 }
 
+/// Its layers are one launch, and nothing but their number tells.
+#[test]
+fn a_policys_forward_pass_is_one_launch() {
+    fn check<E: CudaReal>(limit: f64) {
+        let Some(device) = gpu::<E>() else { return };
+        let separate = device.forcing("linear=separate").unwrap();
+        let new = |device: &Cuda<E>| {
+            Model::<Policy, _>::new(Weights::new(device.clone(), 5).unwrap(), 7, 33).unwrap()
+        };
+        let (mut fused, mut apart) = (new(&device), new(&separate));
+        let mut here =
+            Model::<Policy, Cpu<f64>>::new(Weights::new(Cpu::default(), 5).unwrap(), 7, 33).unwrap();
+        for rows in [1, 3, 33] {
+            let x = numbers(8 * rows, rows as u64);
+            let input: Vec<E::Wide> = x.iter().map(|x| E::Wide::from_f64(*x)).collect();
+            // What the host gives is rounded first, where it must be.
+            let given = u64::from(Cuda::<E>::MIXED);
+            let launches = || (device.launches(), separate.launches());
+            let before = launches();
+            let (found, same) = (fused.forward(&input).unwrap(), apart.forward(&input).unwrap());
+            let after = launches();
+            assert_eq!((after.0 - before.0, after.1 - before.1), (given + 1, given + 3));
+            assert_eq!(found, same);
+            for (found, expected) in found.iter().zip(here.forward(&x).unwrap()) {
+                assert!((found.to_f64() - expected).abs() < limit, "{found:?} instead of {expected}");
+            }
+        }
+        // A step of training has the same pass in it, whose every layer's output the gradients are of.
+        let (x, t) = (real::<E::Wide>(3 * 8, 1), real::<E::Wide>(3 * 4, 2));
+        let (mut adam, mut launched) = ([AdamW::new(0.01), AdamW::new(0.01)], [0; 2]);
+        for (i, model) in [&mut fused, &mut apart].into_iter().enumerate() {
+            let device = model.weights().device().clone();
+            let before = device.launches();
+            model.train_step(&x, &t, &MSE::default(), &mut adam[i]).unwrap();
+            launched[i] = device.launches() - before;
+        }
+        assert_eq!(launched[0] + 2, launched[1]);
+        assert!(Trained::of(Vec::new(), &fused) == Trained::of(Vec::new(), &apart));
+    }
+    check::<f32>(1e-5);
+    check::<f64>(1e-12);
+    check::<bf16>(0.02);
+}
+
 #[test]
 fn sgd_with_momentum_is_replayed_too() {
     let Some(device) = gpu::<f64>() else { return };
@@ -287,6 +337,48 @@ fn what_is_inferred_evaluated_and_gone_on_with_is_the_same() {
         near(a.forward(&there, piece).unwrap(), b.forward(&here, piece).unwrap());
     }
     assert!(matches!(a.forward(&there, &[0; 10]), Err(Error::ContextOverflow { .. })));
+}
+
+/// Token by token, in two sequences: all that changes is where they are.
+#[test]
+fn decoding_is_replayed() {
+    macro_rules! check {
+        ($model:ident, $context:literal) => {
+            let (Some(device), Some(eager)) = (gpu::<f64>(), gpu::<f64>()) else { return };
+            device.use_graphs(true);
+            eager.use_graphs(false);
+            let there = [&device, &eager].map(|d| Weights::<$model, _>::new(d.clone(), 2).unwrap());
+            let here = Weights::<$model, _>::new(Cpu::<f64>::default(), 2).unwrap();
+            let mut caches = there.each_ref().map(|weights| KvCache::new(weights, 2).unwrap());
+            let mut expected = KvCache::new(&here, 2).unwrap();
+            let mut replays = 0;
+            for (round, prompt) in [3, 2].into_iter().enumerate() {
+                for place in prompt - 1..$context {
+                    let given = if place == prompt - 1 { prompt } else { 1 };
+                    let text = ids(2 * given, 5, (10 * round + place) as u64);
+                    let [replayed, launched] = &mut caches;
+                    let replayed = replayed.forward(&there[0], &text).unwrap();
+                    assert_eq!(
+                        replayed,
+                        launched.forward(&there[1], &text).unwrap(),
+                        "a replay gives other bits"
+                    );
+                    for (a, b) in replayed.iter().zip(expected.forward(&here, &text).unwrap()) {
+                        assert!((a - b).abs() < 1e-10, "{a} instead of {b} at {place}");
+                    }
+                }
+                // A prompt comes but once. The first token is launched, and the second is made a graph.
+                replays += $context - prompt - if round == 0 { 2 } else { 0 };
+                assert_eq!(device.replays(), replays as u64, "{}", stringify!($model));
+                assert_eq!(eager.replays(), 0);
+                caches.iter_mut().for_each(KvCache::reset);
+                expected.reset();
+            }
+        };
+    }
+    check!(Llama, 9);
+    check!(Gpt, 12);
+    check!(Sines, 8);
 }
 
 /// An index past the end is found out when the step is done: nothing may be left of it.

@@ -19,7 +19,7 @@ fn load() -> Result<(), String> {
 
 /// Files whose kernels keep in registers all that they can: none of it may lie in memory instead.
 fn is_tight(file: &Compiled) -> bool {
-    ["attention.cu", "attention_tensor.cu", "gemm_tensor.cu"].contains(&file.file)
+    ["attention.cu", "attention_tensor.cu", "gemm_tensor.cu", "mlp.cu"].contains(&file.file)
 }
 
 /// Kernels that are there for their use of tensor cores.

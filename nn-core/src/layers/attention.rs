@@ -305,6 +305,15 @@ impl Call {
         let width = kv_heads * head_dim;
         // Heads that lie side by side are one block.
         let (blocks, cols) = if lies.head == head_dim { (1, width) } else { (kv_heads, head_dim) };
+        if k_len == 1 {
+            // One token goes to the same place in each sequence, so that a sequence is a row.
+            for block in 0..blocks {
+                let from = Block { offset: block * lies.head, stride: lies.batch };
+                let to = Block { offset: past * width + block * cols, stride: self.most * width };
+                cx.device().copy_moving_block(cx.batch, cols, x, from, D::reborrow(&mut cache), to);
+            }
+            return;
+        }
         for sample in 0..cx.batch {
             for block in 0..blocks {
                 let from = Block { offset: 0, stride: lies.token };

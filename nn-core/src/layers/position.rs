@@ -1,7 +1,7 @@
 //! Positions of tokens, added to them.
 
 use nn_kernels::Device;
-use nn_kernels::ops::SinusoidSpec;
+use nn_kernels::ops::{Block, SinusoidSpec};
 
 use crate::ctx::Ctx;
 use crate::dims::{Dim, Dims, Extent};
@@ -67,9 +67,19 @@ impl<X: Signature, S: Dim, D: Dim> Layer<X> for PosEmbedOf<S, D> {
 impl<V: Device, X: Signature, S: Dim, D: Dim> Module<V, X> for PosEmbedOf<S, D> {
     fn forward(cx: &mut Ctx<'_, V>, mut call: Forward<'_, V>) {
         let (first, seq) = (cx.position(), X::SIG.dims(0).axis_at(0, &cx.lengths));
-        let rows = slice::<V>(call.params, first * D::N, seq * D::N);
+        let (values, device) = (seq * D::N, cx.device());
         let mut y = call.y.get(0);
-        cx.device().broadcast_rows(cx.batch, rows, V::reborrow(&mut y));
+        if first == 0 || cx.batch == 0 {
+            let rows = slice::<V>(call.params, first * D::N, values);
+            device.broadcast_rows(cx.batch, rows, V::reborrow(&mut y));
+        } else {
+            // What goes on stands elsewhere each time.
+            let (mut one, others) = V::split_mut(V::reborrow(&mut y), values);
+            let (from, to) =
+                (Block { offset: first * D::N, stride: values }, Block { offset: 0, stride: values });
+            device.copy_moving_block(1, values, call.params, from, V::reborrow(&mut one), to);
+            device.broadcast_rows(cx.batch - 1, V::read(&one), others);
+        }
         cx.device().add_assign(call.x.get(0), y);
     }
 

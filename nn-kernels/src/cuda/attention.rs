@@ -1,5 +1,5 @@
 use super::compile::{Defines, File};
-use super::launch::{Address, Grid, Kernel, Struct};
+use super::launch::{Address, Grid, Kernel, Live, Struct};
 use super::memory::{View, ViewMut};
 use super::route::Form;
 use super::{Cuda, CudaReal};
@@ -179,20 +179,28 @@ impl<E: CudaReal> Attention for Cuda<E> {
         if let Some(lse) = &lse {
             assert_eq!(lse.len(), s.lse(), "{NAME}: lse");
         }
+        // A sequence that goes on has more keys each time: their number is no part of what is replayed.
+        let goes_on = s.causal && s.k_len > s.q_len;
+        let keys_so_far = goes_on.then_some(Live::Word(s.k_len as u64));
         let (tensor, s) = (self.tensor_head(s), &together(s));
+        let mut shape = Shape::new(s);
+        if goes_on {
+            shape.sizes[2] = 0;
+        }
         let mut record = self.record();
         if let Some(head) = tensor {
             let wide = is_wide(q, s.q) && is_wide(k, s.k) && is_wide(v, s.v);
             let grid = Tiles::forward(head, size_of::<E>()).grid(s, head, s.q_len, s.heads);
-            let launch =
-                record.launch(tensor_kernel("attention_tensor", head), grid).arg(Struct(&Shape::new(s)));
-            launch.arg(q).arg(k).arg(v).arg(mask).arg(&y).arg(lse.as_ref()).arg(wide).done();
+            let launch = record.launch(tensor_kernel("attention_tensor", head), grid).arg(Struct(&shape));
+            let launch = launch.arg(q).arg(k).arg(v).arg(mask).arg(&y).arg(lse.as_ref()).arg(wide);
+            launch.arg(keys_so_far).done();
             return;
         }
         let head = Head::of(s.head_dim, 5);
         let grid = grid(s, s.q_len, Self::TILE, s.heads, head.values);
-        let launch = record.launch(kernel("attention", head), grid).arg(Struct(&Shape::new(s)));
-        launch.arg(q).arg(k).arg(v).arg(mask).arg(&y).arg(lse.as_ref()).done();
+        let launch = record.launch(kernel("attention", head), grid).arg(Struct(&shape));
+        let launch = launch.arg(q).arg(k).arg(v).arg(mask).arg(&y).arg(lse.as_ref());
+        launch.arg(keys_so_far).done();
     }
 
     fn attention_vjp(

@@ -55,6 +55,7 @@ files! {
     Layout "layout.cu" [&[]];
     Linear "linear.cu" [&[]];
     Loss "loss.cu" [&[]];
+    Mlp "mlp.cu" [&[]];
     Norm "norm.cu" [&[]];
     Optim "optim.cu" [&[]];
     Packed "packed.cu" [&[]];

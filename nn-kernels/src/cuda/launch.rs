@@ -13,6 +13,7 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 use super::compile::{Compiler, Defines, File};
 use super::libraries::{Call, Libraries, WORKSPACE, failed};
 use super::memory::{View, ViewMut};
+use super::mlp::Chain;
 use super::route::Forced;
 use super::{blas, dnn};
 use crate::ops::Conv2dSpec;
@@ -312,6 +313,8 @@ struct State {
     /// How many `together`s are under way.
     depth: usize,
     list: List,
+    /// What the last launch of the list is, if it may go on as one.
+    chain: Option<Chain>,
     live: Vec<u64>,
     room: Room,
     modules: HashMap<(File, Defines), Result<Module, DeviceError>>,
@@ -323,6 +326,8 @@ struct State {
     time: u64,
     /// Counts graphs that were replayed.
     replays: u64,
+    /// Counts launches, of graphs too.
+    launches: u64,
     scratch: (u64, usize),
     libraries: Libraries,
     error: Option<DeviceError>,
@@ -363,6 +368,7 @@ impl Core {
         let state = State {
             depth: 0,
             list: List::default(),
+            chain: None,
             live: Vec::with_capacity(LIVE),
             room: Room::default(),
             modules: HashMap::new(),
@@ -371,6 +377,7 @@ impl Core {
             seen: VecDeque::new(),
             time: 0,
             replays: 0,
+            launches: 0,
             scratch: (0, 0),
             libraries: Libraries::default(),
             error: None,
@@ -483,14 +490,20 @@ impl Core {
         self.lock().replays
     }
 
+    /// How many launches were submitted.
+    pub(super) fn launches(&self) -> u64 {
+        self.lock().launches
+    }
+
     fn submit(&self, state: &mut State) {
         if state.list.commands.is_empty() {
             return;
         }
         // After an error there is no telling what kernels would read.
         if state.error.is_none() {
-            let State { list, live, room, graphs, seen, time, replays, libraries, .. } = state;
+            let State { list, live, room, graphs, seen, time, replays, launches, libraries, .. } = state;
             *time += 1;
+            *launches += list.commands.len() as u64;
             let failed = driver("launching kernels");
             let submitted = self.context.bind_to_thread().map_err(&failed).and_then(|()| {
                 let stream = self.stream.cu_stream();
@@ -533,6 +546,7 @@ impl Core {
             }
         }
         state.list.clear();
+        state.chain = None;
         state.live.clear();
     }
 
@@ -716,7 +730,33 @@ impl<'c> Record<'c> {
         }
         let arguments = list.starts.len() as u32;
         list.commands.push(Command { work: Work::Library(call), arguments });
+        self.state.chain = None;
         true
+    }
+
+    /// The chain that the last launch is, if nothing was recorded since.
+    pub(super) fn chain(&self) -> Option<&Chain> {
+        self.state.chain.as_ref()
+    }
+
+    /// Says that the last launch is this chain.
+    pub(super) fn set_chain(&mut self, chain: Chain) {
+        // After an error there may be no such launch.
+        if self.state.error.is_none() {
+            self.state.chain = Some(chain);
+        }
+    }
+
+    /// Takes back the last launch, which had no `Live` argument.
+    pub(super) fn take_back(&mut self) {
+        let List { commands, starts, words } = &mut self.state.list;
+        commands.pop();
+        let first = commands.last().map_or(0, |command| command.arguments as usize);
+        if let Some(&word) = starts.get(first) {
+            words.truncate(word as usize);
+        }
+        starts.truncate(first);
+        self.state.chain = None;
     }
 
     /// A launch, to be completed by its arguments.
@@ -791,6 +831,7 @@ impl Launch<'_, '_> {
             core.note(state, "asking for shared memory", allow);
             state.functions.insert(kernel, (function, grid.shared));
         }
+        state.chain = None;
         let arguments = state.list.starts.len() as u32;
         let Grid { blocks, threads, shared } = grid;
         state

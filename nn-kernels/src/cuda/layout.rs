@@ -1,5 +1,5 @@
 use super::compile::File;
-use super::launch::{Grid, Kernel, Struct};
+use super::launch::{Grid, Kernel, Live, Struct};
 use super::memory::{View, ViewMut};
 use super::{Cuda, CudaReal};
 use crate::cpu::layout::{Loops, check_block, check_permute, check_rope, check_sinusoids};
@@ -8,6 +8,11 @@ use crate::ops::{Block, Layout, PermuteSpec, RopeSpec, SinusoidSpec};
 
 const fn kernel(name: &'static str) -> Kernel {
     Kernel::new(File::Layout, name)
+}
+
+/// A position that a sequence has come to: it changes from call to call. None where a sequence begins.
+fn moving(position: usize) -> Option<Live> {
+    (position > 0).then_some(Live::Word(position as u64))
 }
 
 /// The result's axes as kernels know them. The unused ones are the outer ones.
@@ -49,6 +54,27 @@ impl<E: CudaReal> Layout for Cuda<E> {
         launch.arg(rows).arg(cols).done();
     }
 
+    fn copy_moving_block(
+        &self,
+        rows: usize,
+        cols: usize,
+        x: View<'_, E>,
+        from: Block,
+        y: ViewMut<'_, E>,
+        to: Block,
+    ) {
+        if rows == 0 || cols == 0 {
+            return;
+        }
+        check_block("x", rows, cols, from, x.len());
+        check_block("y", rows, cols, to, y.len());
+        let offset = |block: Block| Live::Word(block.offset as u64);
+        let mut record = self.record();
+        let launch = record.launch(kernel("copy_moving_block"), Grid::flat(rows * cols));
+        let launch = launch.arg(x).arg(offset(from)).arg(from.stride).arg(&y).arg(offset(to)).arg(to.stride);
+        launch.arg(rows).arg(cols).done();
+    }
+
     fn broadcast_rows(&self, rows: usize, x: View<'_, E>, y: ViewMut<'_, E>) {
         assert_eq!(
             y.len(),
@@ -77,7 +103,7 @@ impl<E: CudaReal> Layout for Cuda<E> {
         check_sinusoids(s, y.len());
         let mut record = self.record();
         let launch = record.launch(kernel("sinusoids"), Grid::flat(y.len() / 2));
-        launch.arg(s.theta).arg(s.first).arg(&y).arg(s.rows).arg(s.dim).done();
+        launch.arg(s.theta).arg(moving(s.first)).arg(&y).arg(s.rows).arg(s.dim).done();
     }
 
     fn rope(&self, s: &RopeSpec, inverse: bool, x: View<'_, E>, y: ViewMut<'_, E>) {
@@ -85,7 +111,7 @@ impl<E: CudaReal> Layout for Cuda<E> {
         let mut record = self.record();
         let slots = s.dim - s.rotary / 2;
         let launch = record.launch(kernel("rope"), Grid::flat(s.rows * slots)).arg(s.theta).arg(inverse);
-        let launch = launch.arg(s.interleaved).arg(x).arg(&y).arg(s.rows).arg(s.seq).arg(s.offset);
+        let launch = launch.arg(s.interleaved).arg(x).arg(&y).arg(s.rows).arg(s.seq).arg(moving(s.offset));
         launch.arg(s.heads).arg(s.dim).arg(s.rotary).done();
     }
 }

@@ -3,12 +3,12 @@ use super::elementwise::Function;
 use super::launch::{Address, Argument, Grid, Kernel, Record, Struct};
 use super::memory::{View, ViewMut};
 use super::route::{Form, Tiles};
-use super::{Cuda, CudaReal, blas, libraries, packed, sums};
+use super::{Cuda, CudaReal, blas, libraries, mlp, packed, sums};
 use crate::cpu::linear::check;
 use crate::ops::{Linear, LinearSpec, PackedSpec, Unary};
 
 /// Blocks that keep a GPU busy.
-const BUSY: usize = 264;
+pub(super) const BUSY: usize = 264;
 /// Terms of a sum that a block should have at least.
 const TERMS: usize = 512;
 
@@ -234,6 +234,38 @@ impl<E: CudaReal> Cuda<E> {
         By::Tiles(Tiles::suiting(self.core.forced.tiles, p.rows, p.cols))
     }
 
+    /// The product as a link of a chain, if it may be one. Where large tiles suit, it keeps a GPU busy by itself.
+    fn link(
+        &self,
+        p: &Product<'_, E>,
+        by: By,
+        bias: Option<View<'_, E>>,
+        act: Unary,
+        mode: Mode,
+        y: &ViewMut<'_, E>,
+    ) -> Option<mlp::Link> {
+        let small = matches!(by, By::Tiles(Tiles::Small));
+        let wanted = self.core.forced.fused.unwrap_or(small) && !matches!(by, By::TensorCores);
+        let along = p.a.inner == 1 && p.a.outer == p.depth;
+        (wanted && along && matches!(mode, Mode::Store) && p.rows * p.cols > 0).then(|| {
+            let (w, x) = (p.b.values.address(), p.a.values.address());
+            mlp::Link::new(
+                x,
+                p.rows,
+                mlp::Layer {
+                    w,
+                    bias: bias.map_or(0, View::address),
+                    y: y.address(),
+                    w_column: p.b.outer as u64,
+                    w_k: p.b.inner as u64,
+                    inputs: p.depth as u64,
+                    outputs: p.cols as u64,
+                    act: Function::new(act),
+                },
+            )
+        })
+    }
+
     fn product(
         &self,
         p: &Product<'_, E>,
@@ -248,7 +280,15 @@ impl<E: CudaReal> Cuda<E> {
             }
             return;
         }
-        p.launch(&mut self.record(), self.suiting(p), 1, bias, act, mode, y);
+        let (by, mut record) = (self.suiting(p), self.record());
+        let link = self.link(p, by, bias, act, mode, y);
+        if link.as_ref().is_some_and(|link| link.join::<E>(&mut record, self.shared)) {
+            return;
+        }
+        p.launch(&mut record, by, 1, bias, act, mode, y);
+        if let Some(link) = link {
+            link.start(&mut record);
+        }
     }
 
     /// y += the product, whose sums may be cut into parts.

@@ -8,8 +8,10 @@
 //!
 //! Operations are recorded (`launch`) and submitted one by one, or as a whole by
 //! [`Memory::together`](crate::Memory::together): a list of launches that comes a second time is made a CUDA graph,
-//! and from then on replayed. Numbers that change from step to step, such as a learning rate, are no part of it:
-//! kernels read them from the device's memory.
+//! and from then on replayed. Numbers that change from step to step, such as a learning rate or a token's position, are
+//! no part of it: kernels read them from the device's memory.
+//!
+//! Small dense layers that follow one another are one launch (`mlp`), however the operations came to be recorded.
 //!
 //! All sums are in an order that depends on sizes alone, and there are no atomic additions: the same call gives the
 //! same bits. In a library's product the order may also depend on how operands are aligned.
@@ -41,6 +43,7 @@ mod elementwise;
 mod layout;
 mod linear;
 mod loss;
+mod mlp;
 mod norm;
 mod optim;
 mod packed;
@@ -174,7 +177,9 @@ impl<E: CudaReal> Cuda<E> {
 
     /// The same GPU, opened anew, with other routes than those thought to be the fastest, to compare them. For
     /// `linear` there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`,
-    /// which agree within rounding. Products on tensor cores, of numbers rounded to TF32, are `tensor` for `linear`
+    /// which agree within rounding. A chain of `linear` layers, each of which takes what the last one gave, is one launch
+    /// where its products are small: with `fused` it is so however many rows there are, as long as a block has room for
+    /// it, and with `separate` never, nor with forced tiles; the bits are the same. Products on tensor cores, of numbers rounded to TF32, are `tensor` for `linear`
     /// and `attention`, and `plain` attention is in full precision. With `library`, `linear` takes cuBLASLt and
     /// `conv2d` takes cuDNN, for `f32` of all sizes that these know; with `kernels` neither does. Several are separated
     /// by commas.
@@ -207,6 +212,12 @@ impl<E: CudaReal> Cuda<E> {
     /// How many lists of launches were replayed as graphs.
     pub fn replays(&self) -> u64 {
         self.core.replays()
+    }
+
+    /// How many launches of kernels and calls of libraries were submitted, those of graphs among them.
+    #[doc(hidden)]
+    pub fn launches(&self) -> u64 {
+        self.core.launches()
     }
 
     /// How to compute products of so many multiplications in all.

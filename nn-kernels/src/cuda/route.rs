@@ -37,6 +37,8 @@ pub(super) struct Forced {
     pub(super) tiles: Option<Tiles>,
     /// Products of `linear` by cuBLASLt, however small, or by kernels here, however large.
     pub(super) blas: Option<bool>,
+    /// Chains of `linear` as one launch, however large, or never.
+    pub(super) fused: Option<bool>,
     pub(super) conv: Option<ConvRoute>,
     /// Convolutions by cuDNN, however small, or by kernels here, however large.
     pub(super) dnn: Option<bool>,
@@ -44,7 +46,7 @@ pub(super) struct Forced {
 
 impl Forced {
     fn linear(&mut self, form: Form, tiles: Option<Tiles>) {
-        (self.linear, self.tiles, self.blas) = (Some(form), tiles, Some(false));
+        (self.linear, self.tiles, self.blas, self.fused) = (Some(form), tiles, Some(false), Some(false));
     }
 
     fn conv2d(&mut self, route: ConvRoute) {
@@ -61,6 +63,11 @@ impl Forced {
                 "linear=large" => forced.linear(Form::Plain, Some(Tiles::Large)),
                 "linear=small" => forced.linear(Form::Plain, Some(Tiles::Small)),
                 "linear=tensor" => forced.linear(Form::Tensor, None),
+                "linear=fused" => {
+                    forced.linear(Form::Plain, None);
+                    forced.fused = Some(true);
+                }
+                "linear=separate" => forced.fused = Some(false),
                 "linear=kernels" => forced.blas = Some(false),
                 "linear=library" => forced.blas = Some(true),
                 "conv2d=gemm" => forced.conv2d(ConvRoute::Gemm),
@@ -69,8 +76,8 @@ impl Forced {
                 "conv2d=library" => forced.dnn = Some(true),
                 _ => {
                     let offered = "attention=plain, attention=tensor, linear=large, linear=small, linear=tensor, \
-                                   linear=kernels, linear=library, conv2d=gemm, conv2d=direct, conv2d=kernels, \
-                                   conv2d=library"
+                                   linear=fused, linear=separate, linear=kernels, linear=library, conv2d=gemm, \
+                                   conv2d=direct, conv2d=kernels, conv2d=library"
                         .to_owned();
                     return Err(DeviceError::UnknownRoute { asked: part.to_owned(), offered });
                 }
@@ -91,11 +98,16 @@ mod tests {
             linear: Some(Form::Plain),
             tiles: Some(Tiles::Small),
             blas: Some(false),
+            fused: Some(false),
             conv: Some(ConvRoute::Gemm),
             dnn: Some(false),
             ..Forced::default()
         };
         assert_eq!(forced, expected);
+        let fused = Forced::parse("linear=fused").unwrap();
+        assert_eq!((fused.fused, fused.blas, fused.tiles), (Some(true), Some(false), None));
+        let separate = Forced { fused: Some(false), ..Forced::default() };
+        assert_eq!(Forced::parse("linear=separate").unwrap(), separate);
         assert_eq!(Forced::parse("").unwrap(), Forced::default());
         let error = Forced::parse("linear=slow").unwrap_err().to_string();
         assert!(error.starts_with("route `linear=slow`: there is attention=plain"), "{error}");

@@ -81,6 +81,19 @@ pub trait Layout: Memory {
         y: ViewMut<'_, Self>,
         to: Block,
     );
+    /// [`copy_block`](Self::copy_block) for blocks whose offsets change from call to call, as a token's place in a sequence
+    /// does: a device that replays what it did before replays it wherever they are.
+    fn copy_moving_block(
+        &self,
+        rows: usize,
+        cols: usize,
+        x: View<'_, Self>,
+        from: Block,
+        y: ViewMut<'_, Self>,
+        to: Block,
+    ) {
+        self.copy_block(rows, cols, x, from, y, to);
+    }
     /// Each of `rows` rows of y = x.
     fn broadcast_rows(&self, rows: usize, x: View<'_, Self>, y: ViewMut<'_, Self>);
     /// y += Σ rows of x; the order of the sum does not depend on threads.

@@ -2,6 +2,7 @@
 
 mod attention;
 mod conv;
+mod decode;
 mod device;
 mod elementwise;
 mod gemm;
@@ -9,6 +10,7 @@ mod layout;
 mod libraries;
 mod linear;
 mod loss;
+mod mlp;
 mod norm;
 mod optim;
 mod pool;

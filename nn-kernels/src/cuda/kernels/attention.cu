@@ -145,7 +145,9 @@ __device__ __forceinline__ void write(elem* to, long long step, long long count,
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention(Shape s, const elem* __restrict__ q, const elem* __restrict__ k, const elem* __restrict__ v,
-          const elem* __restrict__ mask, elem* __restrict__ y, real* __restrict__ lse) {
+          const elem* __restrict__ mask, elem* __restrict__ y, real* __restrict__ lse,
+          const long long* __restrict__ keys_so_far) {
+  if (keys_so_far) s.k_len = *keys_so_far;
   __shared__ Room room;
   nn::QueryTile at(s, ROW_TILE, HEAD);
   const int width = static_cast<int>(s.head_dim), slice = static_cast<int>(at.slice) * HEAD;

@@ -9,6 +9,7 @@ struct Steps {
   long long batch, token, head;
 };
 
+// Where a sequence goes on, forward kernels are given the number of keys apart, and `k_len` says nothing.
 struct Shape {
   long long batch, q_len, k_len, heads, kv_heads, head_dim, causal;
   Steps q, k, v, y;

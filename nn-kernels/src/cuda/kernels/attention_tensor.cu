@@ -243,7 +243,9 @@ __device__ __forceinline__ float row_max(float x) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_tensor(Shape s, const elem* __restrict__ q, const elem* __restrict__ k, const elem* __restrict__ v,
-                 const elem* __restrict__ mask, elem* __restrict__ y, float* __restrict__ lse, int wide) {
+                 const elem* __restrict__ mask, elem* __restrict__ y, float* __restrict__ lse, int wide,
+                 const long long* __restrict__ keys_so_far) {
+  if (keys_so_far) s.k_len = *keys_so_far;
   constexpr int ROWS = Forward::ROWS, COLS = Forward::COLS, R = ROWS / 16 / WARPS, C = COLS / 8;
   NN_DYNAMIC_SHARED(elem, rows);
   Stage<COLS>* stages = reinterpret_cast<Stage<COLS>*>(rows + ROWS * PITCH);

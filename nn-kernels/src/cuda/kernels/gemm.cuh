@@ -5,7 +5,7 @@
 // it, and `get(place, k)` is the factor's value there. `ALONG_K` says that neighbours in k are neighbours in memory, so
 // that neighbouring threads read them.
 //
-// Each output is summed in the order of k, in runs of 256 terms: neither the form of the tiles nor the number of rows
+// Each output is summed in the order of k, in runs of `RUN` terms: neither the form of the tiles nor the number of rows
 // changes a bit of it.
 #pragma once
 #include "unary.cuh"
@@ -30,6 +30,8 @@ template <int ROWS_, int COLS_, int DEPTH_, int TALL_, int WIDE_> struct Tiles {
 // The numbers of threads, rows and columns are those of `linear.rs`.
 using Large = Tiles<64, 64, 16, 4, 4>;
 using Small = Tiles<16, 64, 32, 1, 4>;
+// Terms that are summed before they are added to what was summed before.
+constexpr int RUN = 256;
 
 // One factor's part of a tile on its way from memory through registers to shared memory.
 template <class T, int WIDTH, class Loader> struct Stage {
@@ -69,7 +71,7 @@ template <class T, int WIDTH, class Loader> struct Stage {
 template <class T, class A, class B, class Out>
 __device__ __forceinline__ void product(const A& a, const B& b, const Out& out, long long rows, long long cols,
                                         long long from, long long to, long long tile_row, long long tile_column) {
-  constexpr int RUN = 256, A_ROW = T::ROWS + 4, B_ROW = T::COLS + 4;
+  constexpr int A_ROW = T::ROWS + 4, B_ROW = T::COLS + 4;
   struct alignas(16) Shared {
     real a[T::DEPTH * A_ROW], b[T::DEPTH * B_ROW];
   };

@@ -10,6 +10,19 @@ extern "C" __global__ void copy_block(const elem* __restrict__ x, long long x_of
 }
 NN_KERNEL(copy_block)
 
+// From and to places that change from call to call.
+extern "C" __global__ void copy_moving_block(const elem* __restrict__ x, const long long* __restrict__ x_offset,
+                                             long long x_stride, elem* __restrict__ y,
+                                             const long long* __restrict__ y_offset, long long y_stride,
+                                             long long rows, long long cols) {
+  long long from = *x_offset, to = *y_offset;
+  NN_EACH(i, rows * cols) {
+    long long row = i / cols, column = i % cols;
+    y[row * y_stride + to + column] = x[row * x_stride + from + column];
+  }
+}
+NN_KERNEL(copy_moving_block)
+
 extern "C" __global__ void broadcast_rows(const elem* __restrict__ x, elem* __restrict__ y, long long rows,
                                           long long cols) {
   NN_EACH(i, rows * cols) y[i] = x[i % cols];
@@ -57,8 +70,10 @@ __device__ __forceinline__ Turn turn(double theta, long long position, long long
   return t;
 }
 
-extern "C" __global__ void sinusoids(double theta, long long first_position, elem* __restrict__ y, long long rows,
+// Without a position the first token's is 0.
+extern "C" __global__ void sinusoids(double theta, const long long* __restrict__ position, elem* __restrict__ y, long long rows,
                                      long long dim) {
+  long long first_position = position ? *position : 0;
   NN_EACH(i, rows * (dim / 2)) {
     long long row = i / (dim / 2), j = i % (dim / 2);
     Turn t = turn(theta, first_position + row, j, dim);
@@ -69,9 +84,12 @@ extern "C" __global__ void sinusoids(double theta, long long first_position, ele
 NN_KERNEL(sinusoids)
 
 // A thread takes a pair, or a value that stays, in all heads of a token: an angle is computed once for all of them.
+// Without a position the first token's is 0.
 extern "C" __global__ void rope(double theta, int inverse, int interleaved, const elem* __restrict__ x,
-                                elem* __restrict__ y, long long rows, long long seq, long long offset, long long heads,
-                                long long dim, long long rotary) {
+                                elem* __restrict__ y, long long rows, long long seq,
+                                const long long* __restrict__ position, long long heads, long long dim,
+                                long long rotary) {
+  long long offset = position ? *position : 0;
   long long pairs = rotary / 2, slots = dim - pairs;
   NN_EACH(i, rows * slots) {
     long long row = i / slots, slot = i % slots, token = row * heads * dim;

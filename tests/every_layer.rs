@@ -121,6 +121,8 @@ layers! {
     conv2d_strided_dilated_grouped: Conv2D<4, 6, 3, 2, 2, 2, 2>, T![4, 13, 14];
     conv2d_depthwise: Conv2D<6, 6, 3, 1, 1, 1, 6>, T![6, 13, 14];
     conv2d_one_output: Conv2D<3, 1, 3>, T![3, 13, 14];
+    conv2d_relu: Conv2DReLU<3, 10, 3, 1, 1>, T![3, 13, 14];
+    conv2d_swish: Conv2DSwish<6, 6, 3, 1, 1, 1, 6>, T![6, 13, 14];
     max_pool2d: MaxPool2D<3, 2, 1>, T![4, 13, 14];
     avg_pool2d: AvgPool2D<3, 2, 1>, T![4, 13, 14];
     embedding: Embedding<7, 65>, Ids<T![90]>;

@@ -97,7 +97,7 @@ sequential! {
 sequential! {
     Cnn: [1, 16, 16] -> [10] =
         Conv2D<1, 8, 3, 1, 1>, BatchNorm2D<8>, ReLU, MaxPool2D<2>,
-        Conv2D<8, 16, 3, 2, 1>, ReLU, AvgPool2D<2>, Flatten, Linear<64, 10>
+        Conv2DSwish<8, 16, 3, 2, 1>, AvgPool2D<2>, Flatten, Linear<64, 10>
 }
 
 #[module]

@@ -9,7 +9,7 @@ sequential! {
 
 sequential! {
     Cnn: [3, 24, 24] -> [10] =
-        Conv2D<3, 16, 3, 1, 1>, BatchNorm2D<16>, ReLU, MaxPool2D<2>,
+        Conv2DTanh<3, 16, 3, 1, 1>, BatchNorm2D<16>, ReLU, MaxPool2D<2>,
         Conv2D<16, 32, 3, 1, 1, 1, 2>, BatchNorm2D<32>, GELUTanh, AvgPool2D<2>, Dropout<0.1>, Flatten,
         Linear<1152, 10>
 }

@@ -1,7 +1,7 @@
 //! The models, as a user would declare them.
 
 use nn::{
-    BatchNorm2D, Bf16, CausalSelfAttention, Conv2D, Conv2DNoBias, Embedding, F16, FeedForward, GELU,
+    BatchNorm2D, Bf16, CausalSelfAttention, Conv2DNoBias, Conv2DReLU, Embedding, F16, FeedForward, GELU,
     LayerNorm, Linear, LinearNoBias, LinearReLU, LinearTanh, LlamaBlock, MaxPool2D, No, PosEmbed,
     PreNormBlock, Q8_0, QuantizedLinear, RMSNorm, ReLU, Repeat, Residual, T, module, sequential,
 };
@@ -19,8 +19,8 @@ sequential! {
 sequential! {
     /// A convolutional network for pictures of 28×28.
     pub SmallCnn: [1, 28, 28] -> [10] =
-        Conv2D<1, 16, 3, 1, 1>, ReLU, MaxPool2D<2>,
-        Conv2D<16, 32, 3, 1, 1>, ReLU, MaxPool2D<2>,
+        Conv2DReLU<1, 16, 3, 1, 1>, MaxPool2D<2>,
+        Conv2DReLU<16, 32, 3, 1, 1>, MaxPool2D<2>,
         nn::Flatten, Linear<1568, 10>
 }
 

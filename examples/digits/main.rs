@@ -19,8 +19,8 @@ use support::plot::{Chart, Curve, Tile, charts, tiles};
 sequential! {
     /// Two convolutions for pictures of 8×8.
     DigitNet: [1, 8, 8] -> [10] =
-        conv1: nn::Conv2D<1, 16, 3, 1, 1>, nn::ReLU,
-        conv2: nn::Conv2D<16, 32, 3, 1, 1>, nn::ReLU, nn::MaxPool2D<2>,
+        conv1: nn::Conv2DReLU<1, 16, 3, 1, 1>,
+        conv2: nn::Conv2DReLU<16, 32, 3, 1, 1>, nn::MaxPool2D<2>,
         nn::Flatten, nn::Dropout<0.3>,
         fc1: nn::LinearReLU<512, 64>,
         fc2: nn::Linear<64, 10>

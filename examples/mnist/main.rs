@@ -17,8 +17,8 @@ use support::plot::{Chart, Curve, Tile, charts, tiles};
 sequential! {
     /// LeNet's successor: two convolutions and two dense layers.
     LeNet: [1, 28, 28] -> [10] =
-        conv1: nn::Conv2D<1, 16, 3, 1, 1>, nn::ReLU, nn::MaxPool2D<2>,
-        conv2: nn::Conv2D<16, 32, 3, 1, 1>, nn::ReLU, nn::MaxPool2D<2>,
+        conv1: nn::Conv2DReLU<1, 16, 3, 1, 1>, nn::MaxPool2D<2>,
+        conv2: nn::Conv2DReLU<16, 32, 3, 1, 1>, nn::MaxPool2D<2>,
         nn::Flatten,
         fc1: nn::LinearReLU<1568, 128>, nn::Dropout<0.3>,
         fc2: nn::Linear<128, 10>

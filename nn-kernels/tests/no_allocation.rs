@@ -79,7 +79,13 @@ impl<E: Float, D: Device<Elem = E, Wide = E>> Step<D> {
         let s = GatedSpec { act, rows: 64, cols: 32 * 64, gate_last: false };
         d.gated(&s, a, out!(c, N / 2));
         d.gated_vjp(&s, a, of!(b, N / 2), D::reborrow(&mut c));
-        for (batch, groups, channels) in [(8, 1, 16), (1, 1, 16), (8, 16, 16), (4, 1, 32)] {
+        for (batch, groups, channels, act) in [
+            (8, 1, 16, Unary::Relu),
+            (1, 1, 16, Unary::Gelu),
+            (8, 16, 16, Unary::Tanh),
+            (4, 1, 32, Unary::Silu),
+            (8, 1, 16, Unary::Identity),
+        ] {
             let s = Conv2dSpec {
                 batch,
                 in_channels: channels,
@@ -91,11 +97,13 @@ impl<E: Float, D: Device<Elem = E, Wide = E>> Step<D> {
                 padding: [1, 1],
                 dilation: [1, 1],
                 groups,
+                act,
             };
             let (x, w) = (batch * channels * 1024, channels * channels / groups * 9);
             d.conv2d(&s, of!(a, x), of!(b, w), None, out!(c, x), D::empty_mut());
             let (dx, dw, db) = (Some(out!(c, x)), Some(out!(e, w)), Some(out!(f, channels)));
-            d.conv2d_vjp(&s, of!(a, x), of!(b, w), of!(b, x), dx, dw, db, D::empty_mut());
+            let (y, dz) = (of!(a, x), out!(g, s.vjp_scratch()));
+            d.conv2d_vjp(&s, of!(a, x), of!(b, w), None, y, of!(b, x), dx, dw, db, dz);
         }
         d.layer_norm(64, 1e-5, a, None, None, D::reborrow(&mut c), Some(out!(e, N / 32)));
         d.layer_norm_vjp(

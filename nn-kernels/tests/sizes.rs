@@ -57,6 +57,7 @@ fn conv() -> Conv2dSpec {
         padding: [0, 0],
         dilation: [1, 1],
         groups: 1,
+        act: Unary::Identity,
     }
 }
 
@@ -72,7 +73,7 @@ fn conv_refuses_sizes_that_wrap() {
         let weights = [1.0; 4];
         let w = &weights[..s.out_channels * s.in_channels / s.groups];
         refused(|d| d.conv2d(&s, &[], w, None, &mut [], &mut []));
-        refused(|d| d.conv2d_vjp(&s, &[], w, &[], Some(&mut []), None, None, &mut []));
+        refused(|d| d.conv2d_vjp(&s, &[], w, None, &[], &[], Some(&mut []), None, None, &mut []));
     }
     for s in [
         Conv2dSpec { padding: [HALF, 0], ..conv() },
@@ -82,6 +83,9 @@ fn conv_refuses_sizes_that_wrap() {
     ] {
         refused(|d| d.conv2d(&s, &[1.0], &[1.0], None, &mut [0.0], &mut []));
     }
+    refused(|_| {
+        Conv2dSpec { batch: HALF, act: Unary::Tanh, ..two(conv()) }.vjp_scratch();
+    });
 }
 
 #[test]

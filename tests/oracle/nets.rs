@@ -32,7 +32,7 @@ fn net_residual_mlp() {
 sequential! {
     LeNet: [1, 8, 8] -> [5] =
         conv1: Conv2D<1, 4, 3, 1, 1>, ReLU, MaxPool2D<2>,
-        conv2: Conv2D<4, 6, 3, 1, 1>, ReLU, MaxPool2D<2>,
+        conv2: Conv2DReLU<4, 6, 3, 1, 1>, MaxPool2D<2>,
         Flatten, fc1: LinearReLU<24, 10>, fc2: Linear<10, 5>
 }
 

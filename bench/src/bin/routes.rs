@@ -67,13 +67,14 @@ fn convolution(devices: &[Cpu<f32>], channels: usize, side: usize) -> Vec<f64> {
         padding: [1; 2],
         dilation: [1; 2],
         groups: 1,
+        act: Unary::Identity,
     };
     let n = IMAGES * channels * side * side;
     let (x, w) = (random(1, n), random(2, channels * channels * 9));
     let (mut y, mut dx) = (random(3, n), random(4, n));
     times(devices, |device| {
         device.conv2d(&spec, black_box(&x), &w, None, black_box(&mut y), &mut []);
-        device.conv2d_vjp(&spec, &x, &w, &y, Some(black_box(&mut dx)), None, None, &mut []);
+        device.conv2d_vjp(&spec, &x, &w, None, &[], &y, Some(black_box(&mut dx)), None, None, &mut []);
     })
 }
 

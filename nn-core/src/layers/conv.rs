@@ -8,12 +8,38 @@ use crate::dims::{Dim, Dims, Extent, Over};
 use crate::fault::{Rule, label_with_defaults};
 use crate::init::Init;
 use crate::layer::{Forward, Layer, Module, Params, Vjp};
+use crate::layers::elementwise::{
+    Activation, ELU, GELU, GELUTanh, Identity, Mish, ReLU, SiLU, Sigmoid, Tanh,
+};
 use crate::layers::linear::{No, Switch, Yes};
 use crate::layers::{Window, product};
 use crate::region::{slice, slice_mut};
 use crate::signature::{S1, S4, Signature};
 use crate::tree::{Leaf, Node, Role};
 use crate::{Size, Text, layer};
+
+/// y = act(conv(x) + b) in one pass: a [`Conv2D`] with an activation and, unless `BIAS` is [`No`], a bias.
+///
+/// Parameters as [`Conv2D`]'s.
+///
+/// ```
+/// use nn::{Conv2DAct, GELU, Layer, No, Params, T};
+/// type Stem = Conv2DAct<3, 16, 3, 2, 1, 1, 1, GELU, No>;
+/// assert_eq!(<Stem as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 16, 16]");
+/// assert_eq!(Stem::LABEL.as_str(), "Conv2DGELUNoBias<3, 16, 3, 2, 1>");
+/// ```
+#[layer(weight: S4<OC, Over<IC, GROUPS>, K, K>, bias: Option<S1<OC>>)]
+pub struct Conv2DAct<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+    ACT: Activation = Identity,
+    BIAS: Switch = Yes,
+>;
 
 /// A convolution of images, channels first: `[IC, H, W]` → `[OC, H′, W′]` with
 /// H′ = ⌊(H + 2·PAD − DILATION·(K − 1) − 1) / STRIDE⌋ + 1, and W′ likewise.
@@ -35,8 +61,7 @@ use crate::{Size, Text, layer};
 ///     "shape mismatch: `Conv2D<3, 16, 3>` takes [3, H, W], but it is given [1, 28, 28]"
 /// );
 /// ```
-#[layer(weight: S4<OC, Over<IC, GROUPS>, K, K>, bias: Option<S1<OC>>)]
-pub struct Conv2D<
+pub type Conv2D<
     const IC: usize,
     const OC: usize,
     const K: usize,
@@ -44,9 +69,11 @@ pub struct Conv2D<
     const PAD: usize = 0,
     const DILATION: usize = 1,
     const GROUPS: usize = 1,
-    BIAS: Switch = Yes,
->;
-
+    BIAS = Yes,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Identity, BIAS>;
+/// [`Conv2D`] over dimensions that are types: typenum's, or computed ones.
+pub type Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS> =
+    Conv2DActOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Identity, BIAS>;
 /// [`Conv2D`] without a bias, as before a batch normalisation.
 pub type Conv2DNoBias<
     const IC: usize,
@@ -56,10 +83,109 @@ pub type Conv2DNoBias<
     const PAD: usize = 0,
     const DILATION: usize = 1,
     const GROUPS: usize = 1,
-> = Conv2D<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, No>;
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Identity, No>;
+/// [`Conv2D`], then [`ReLU`], in one pass.
+///
+/// ```
+/// use nn::{Conv2DReLU, Layer, T};
+/// assert_eq!(<Conv2DReLU<3, 16, 3> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 30, 30]");
+/// let fault = <Conv2DReLU<3, 16, 3> as Layer<T![1, 28, 28]>>::RULE.fault.unwrap();
+/// assert_eq!(
+///     fault.to_string(),
+///     "shape mismatch: `Conv2DReLU<3, 16, 3>` takes [3, H, W], but it is given [1, 28, 28]"
+/// );
+/// ```
+pub type Conv2DReLU<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, ReLU>;
+/// [`Conv2D`], then [`Tanh`], in one pass.
+pub type Conv2DTanh<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Tanh>;
+/// [`Conv2D`], then [`Sigmoid`], in one pass.
+pub type Conv2DSigmoid<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Sigmoid>;
+/// [`Conv2D`], then [`SiLU`], in one pass.
+pub type Conv2DSwish<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, SiLU>;
+/// [`Conv2D`], then [`Mish`], in one pass.
+pub type Conv2DMish<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Mish>;
+/// [`Conv2D`], then [`GELU`], in one pass.
+pub type Conv2DGELU<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, GELU>;
+/// [`Conv2D`], then [`GELUTanh`], in one pass.
+pub type Conv2DGELUTanh<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, GELUTanh>;
+/// [`Conv2D`], then [`ELU`], in one pass.
+pub type Conv2DELU<
+    const IC: usize,
+    const OC: usize,
+    const K: usize,
+    const STRIDE: usize = 1,
+    const PAD: usize = 0,
+    const DILATION: usize = 1,
+    const GROUPS: usize = 1,
+> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, ELU>;
 
-impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch>
-    Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+impl<
+    IC: Dim,
+    OC: Dim,
+    K: Dim,
+    STRIDE: Dim,
+    PAD: Dim,
+    DILATION: Dim,
+    GROUPS: Dim,
+    ACT: Activation,
+    BIAS: Switch,
+> Conv2DActOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, ACT, BIAS>
 {
     const WINDOW: Window = Window { kernel: K::N, stride: STRIDE::N, padding: PAD::N, dilation: DILATION::N };
     /// Input channels that an output channel sees.
@@ -84,6 +210,7 @@ impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim
             padding: [PAD::N; 2],
             dilation: [DILATION::N; 2],
             groups: GROUPS::N,
+            act: ACT::F,
         }
     }
 
@@ -112,6 +239,12 @@ impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim
         Self::WINDOW.rule(&Self::LABEL, Self::ARGS, &X::SIG, Some(IC::EXTENT), OC::EXTENT)
     }
 
+    /// Values of a sample's output, or 0 if they can't be counted.
+    const fn outputs<X: Signature>() -> usize {
+        let [height, width] = Self::spec::<X>(1).output;
+        product(&[OC::N, height, width])
+    }
+
     fn weights() -> usize {
         Self::WEIGHT.numel()
     }
@@ -121,28 +254,58 @@ impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim
     }
 }
 
-impl<IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch> Params
-    for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+impl<
+    IC: Dim,
+    OC: Dim,
+    K: Dim,
+    STRIDE: Dim,
+    PAD: Dim,
+    DILATION: Dim,
+    GROUPS: Dim,
+    ACT: Activation,
+    BIAS: Switch,
+> Params for Conv2DActOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, ACT, BIAS>
 {
     const LABEL: Text = {
-        let name = if BIAS::ON { "Conv2D" } else { "Conv2DNoBias" };
-        label_with_defaults(name, Self::ARGS, &[None, None, None, Some(1), Some(0), Some(1), Some(1)])
+        let name = Text::new().str("Conv2D").str(ACT::NAME).str(if BIAS::ON { "" } else { "NoBias" });
+        label_with_defaults(
+            name.as_str(),
+            Self::ARGS,
+            &[None, None, None, Some(1), Some(0), Some(1), Some(1)],
+        )
     };
     const TREE: &'static Node =
         if BIAS::ON { &Node::of(&Self::LEAVES) } else { &Node::of(Self::LEAVES.split_at(1).0) };
 }
 
-impl<X: Signature, IC: Dim, OC: Dim, K: Dim, STRIDE: Dim, PAD: Dim, DILATION: Dim, GROUPS: Dim, BIAS: Switch>
-    Layer<X> for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+impl<
+    X: Signature,
+    IC: Dim,
+    OC: Dim,
+    K: Dim,
+    STRIDE: Dim,
+    PAD: Dim,
+    DILATION: Dim,
+    GROUPS: Dim,
+    ACT: Activation,
+    BIAS: Switch,
+> Layer<X> for Conv2DActOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, ACT, BIAS>
 {
     const RULE: Rule = Self::rule::<X>();
     const KEEPS_X: bool = true;
+    const KEEPS_Y: bool = ACT::F.needs_y();
     // As much again for each sample: the kernel's own need may have a part that does not grow with the batch.
     const SCRATCH: Size = match Self::rule::<X>().fault {
         None if !X::SIG.is_poison() => Size::elements(Self::spec::<X>(1).scratch()),
         _ => Size::ZERO,
     };
-    const VJP_SCRATCH: Size = <Self as Layer<X>>::SCRATCH;
+    const VJP_SCRATCH: Size = match Self::rule::<X>().fault {
+        // What does not even count is a fault elsewhere.
+        None if !X::SIG.is_poison() && Self::outputs::<X>() > 0 => {
+            Size::elements(Self::spec::<X>(1).vjp_scratch())
+        }
+        _ => Size::ZERO,
+    };
     const MACS: usize = {
         let s = Self::spec::<X>(1);
         product(&[s.output[0], s.output[1], Self::WEIGHT.numel()])
@@ -159,8 +322,9 @@ impl<
     PAD: Dim,
     DILATION: Dim,
     GROUPS: Dim,
+    ACT: Activation,
     BIAS: Switch,
-> Module<D, X> for Conv2DOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, BIAS>
+> Module<D, X> for Conv2DActOf<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, ACT, BIAS>
 {
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
         let spec = Self::spec::<X>(cx.batch);
@@ -181,9 +345,10 @@ impl<
             Some(dparams) => (Some(slice_mut::<D>(dparams, 0, Self::weights())), None),
             None => (None, None),
         };
-        let scratch = call.scratch.take(spec.scratch());
-        let (x, dy, dx) = (call.x.get(0), call.dy.get(0), call.dx.wanted(0));
-        cx.device().conv2d_vjp(&spec, x, weight, dy, dx, dw, db, scratch);
+        let bias = Self::bias::<D>(call.params);
+        let scratch = call.scratch.take(spec.vjp_scratch());
+        let (x, y, dy, dx) = (call.x.get(0), call.y.get(0), call.dy.get(0), call.dx.wanted(0));
+        cx.device().conv2d_vjp(&spec, x, weight, bias, y, dy, dx, dw, db, scratch);
     }
 
     fn route() -> &'static str {
@@ -208,6 +373,56 @@ mod tests {
                 .assert_within(1e-7);
             gradients::<Conv2D<3, 5, 1>, T![3, 2, 3]>(batch, Mode::Infer, 6).assert_within(1e-7);
         }
+    }
+
+    #[test]
+    fn gradients_through_an_activation_are_those_of_finite_differences() {
+        for batch in [1, 3] {
+            gradients::<Conv2DReLU<2, 3, 3>, T![2, 5, 4]>(batch, Mode::Train, 1).assert_within(1e-7);
+            gradients::<Conv2DTanh<2, 4, 3, 2, 1>, T![2, 6, 5]>(batch, Mode::Infer, 2).assert_within(1e-7);
+            gradients::<Conv2DSigmoid<3, 5, 1>, T![3, 2, 3]>(batch, Mode::Infer, 3).assert_within(1e-7);
+            gradients::<Conv2DSwish<4, 6, 3, 1, 1, 1, 2>, T![4, 3, 3]>(batch, Mode::Infer, 4)
+                .assert_within(1e-7);
+            gradients::<Conv2DMish<3, 3, 3, 1, 1, 1, 3>, T![3, 4, 3]>(batch, Mode::Infer, 5)
+                .assert_within(1e-7);
+            gradients::<Conv2DGELU<3, 1, 3>, T![3, 5, 4]>(batch, Mode::Infer, 6).assert_within(1e-7);
+            gradients::<Conv2DGELUTanh<1, 4, 3, 1, 1>, T![1, 4, 4]>(batch, Mode::Infer, 7)
+                .assert_within(1e-7);
+            gradients::<Conv2DELU<2, 3, 3>, T![2, 5, 4]>(batch, Mode::Infer, 8).assert_within(1e-7);
+            gradients::<Conv2DAct<2, 3, 3, 1, 1, 1, 1, SiLU, No>, T![2, 5, 4]>(batch, Mode::Infer, 9)
+                .assert_within(1e-7);
+        }
+    }
+
+    #[test]
+    fn fusing_changes_no_bit() {
+        type X = T![2, 6, 5];
+        fn forward<M: Module<Cpu<f64>, X>>(params: &[f64], x: &[f64]) -> Vec<f64> {
+            let mut run = Run::<M, X, Cpu<f64>>::new(&Cpu::default(), 3);
+            run.params.copy_from_slice(params);
+            run.forward(&[Values::Real(x.to_vec())])[0].real().to_vec()
+        }
+        let start = Run::<Conv2D<2, 5, 3>, X, Cpu<f64>>::new(&Cpu::default(), 3).params;
+        let x: Vec<_> = (0..180).map(|i| f64::from(i * 7 % 61) * 0.1 - 3.0).collect();
+        let plain = forward::<Conv2D<2, 5, 3>>(&start, &x);
+        let after = |f| {
+            let mut y = vec![0.0; plain.len()];
+            nn_kernels::ops::Elementwise::unary(&Cpu::<f64>::default(), f, &plain, &mut y);
+            y
+        };
+        assert_eq!(forward::<Conv2DReLU<2, 5, 3>>(&start, &x), after(ReLU::F));
+        assert_eq!(forward::<Conv2DTanh<2, 5, 3>>(&start, &x), after(Tanh::F));
+        assert_eq!(forward::<Conv2DGELU<2, 5, 3>>(&start, &x), after(GELU::F));
+        assert_eq!(forward::<Conv2DSwish<2, 5, 3>>(&start, &x), after(SiLU::F));
+        assert_ne!(forward::<Conv2DGELUTanh<2, 5, 3>>(&start, &x), after(GELU::F));
+    }
+
+    #[test]
+    fn nothing_overflows_whatever_it_is_given() {
+        type Huge = T![1, { usize::MAX / 4 }, 9];
+        assert_eq!(<Conv2DTanh<1, 9, 3> as Layer<Huge>>::VJP_SCRATCH, Size::ZERO);
+        assert_eq!(<Conv2DTanh<1, 9, 3> as Layer<T![1, 4, 5]>>::VJP_SCRATCH, Size::elements(54));
+        assert_eq!(<Conv2D<1, 9, 3> as Layer<T![1, 4, 5]>>::VJP_SCRATCH, Size::ZERO);
     }
 
     #[test]
@@ -277,6 +492,14 @@ mod tests {
         assert_eq!(
             fault::<Conv2DNoBias<1, 8, 3, 1, 0, 1, 0>, T![1, 5, 8]>(),
             "`Conv2DNoBias<1, 8, 3, 1, 0, 1, 0>` can't exist: GROUPS is 0"
+        );
+        assert_eq!(
+            fault::<Conv2DSwish<3, 8, 3>, T![4, 8, 8]>(),
+            "shape mismatch: `Conv2DSwish<3, 8, 3>` takes [3, H, W], but it is given [4, 8, 8]"
+        );
+        assert_eq!(
+            fault::<Conv2DAct<3, 8, 3, 1, 0, 1, 2, ReLU, No>, T![3, 8, 8]>(),
+            "`Conv2DReLUNoBias<3, 8, 3, 1, 0, 1, 2>` can't exist: 3 input channels can't be divided into 2 groups"
         );
         // The wrong number of channels is one mistake: what follows sees the right ones.
         assert_eq!(<Conv2D<3, 8, 3> as Layer<T![4, 8, 9]>>::RULE.out.to_string(), "[8, 6, 7]");

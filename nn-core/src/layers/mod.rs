@@ -292,7 +292,8 @@ mod tests {
             LayerNorm<4>, RMSNorm<4>, LayerNorm<0>, BatchNorm2D<4>, BatchNorm2D<0>, BatchNorm1D<4>, BatchNorm3D<4>,
             Conv2D<4, 4, 3>, Conv2D<4, 4, 0>, Conv2D<4, 4, 3, 0>, Conv2D<4, 4, 1, 1, 0, 0, 0>,
             Conv2D<4, 4, { usize::MAX - 1 }>, Conv2D<4, 4, 1, 1, { usize::MAX - 1 }>,
-            Conv2D<4, 4, 3, 1, 1, { usize::MAX - 1 }>,
+            Conv2D<4, 4, 3, 1, 1, { usize::MAX - 1 }>, Conv2DTanh<4, 4, 3>, Conv2DReLU<4, { usize::MAX - 1 }, 1>,
+            Conv2DSwish<4, 4, 1, 1, { usize::MAX - 1 }>,
             MaxPool2D<2>, MaxPool2D<0>, AvgPool2D<3, 0, 1>, AvgPool2D<{ usize::MAX - 1 }, 1, 5>,
             Embedding<4, 4>, Embedding<0, 0>, TiedLinear<4, 4>, Dropout<Sci<1, -1>>, Dropout<Sci<2, 0>>,
             Reshape<T![2, 2]>, Reshape<S1<Third>>, Reshape<()>, Concat<0>, Concat<5>, Concat<{ usize::MAX - 1 }>,
@@ -343,7 +344,7 @@ mod tests {
         /// Images, with every kind of layer that takes them.
         Trunk: [2, 6, 6] -> [3] =
             Conv2D<2, 4, 3, 1, 1>, BatchNorm2D<4>, ReLU, MaxPool2D<2>,
-            Conv2DNoBias<4, 6, 2, 1, 0, 1, 2>, Mish, AvgPool2D<2>, Flatten, Dropout<0.1>, Linear<6, 3>, LogSoftmax
+            Conv2DMish<4, 6, 2, 1, 0, 1, 2>, AvgPool2D<2>, Flatten, Dropout<0.1>, Linear<6, 3>, LogSoftmax
     }
 
     /// Words in, scores of words out, by one table.

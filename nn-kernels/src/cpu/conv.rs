@@ -248,7 +248,7 @@ impl<E: Real> Kernels<E> {
         self.groups_of_images(s, &n, x, n.ic * n.inputs, y, n.oc * n.outputs, |g, threads, x, y| {
             let start = b.map_or(Start::Zero, |b| Start::Column(&b[g * n.oc..(g + 1) * n.oc]));
             let patches = Patches { s, images: 1, x };
-            gemm::product(isa, threads, &n.weight(w, g), &patches, start, Unary::Identity, y, n.outputs);
+            gemm::product(isa, threads, &n.weight(w, g), &patches, start, s.act, y, n.outputs);
         });
     }
 
@@ -288,13 +288,16 @@ impl<E: Real> Kernels<E> {
         s: &Conv2dSpec,
         x: &[E],
         w: &[E],
+        b: Option<&[E]>,
+        y: &[E],
         dy: &[E],
         dx: Option<&mut [E]>,
         dw: Option<&mut [E]>,
         db: Option<&mut [E]>,
-        _scratch: &mut [E],
+        scratch: &mut [E],
     ) {
-        self.conv2d_vjp_by(Route::forced(self.isa.get(), self.forced.conv, s), s, x, w, dy, dx, dw, db);
+        let route = Route::forced(self.isa.get(), self.forced.conv, s);
+        self.conv2d_vjp_by(route, s, x, w, b, y, dy, dx, dw, db, scratch);
     }
 
     /// [`conv2d_vjp`](Self::conv2d_vjp) in a certain way, which must be able to.
@@ -304,12 +307,33 @@ impl<E: Real> Kernels<E> {
         s: &Conv2dSpec,
         x: &[E],
         w: &[E],
+        b: Option<&[E]>,
+        y: &[E],
         dy: &[E],
         dx: Option<&mut [E]>,
         dw: Option<&mut [E]>,
         db: Option<&mut [E]>,
+        scratch: &mut [E],
     ) {
         check("conv2d_vjp", s, x.len(), w.len(), dy.len());
+        // The gradient before the activation.
+        let dy = match s.act {
+            Unary::Identity => dy,
+            act => {
+                assert!(
+                    scratch.len() >= dy.len(),
+                    "conv2d_vjp: the scratch is not batch × out_channels × output"
+                );
+                let dz = &mut scratch[..dy.len()];
+                if s.recomputes() {
+                    self.conv2d_by(route, &Conv2dSpec { act: Unary::Identity, ..*s }, x, w, b, dz);
+                    self.slope_in_place(act, dy, dz);
+                } else {
+                    self.unary_vjp(act, &[], y, dy, dz);
+                }
+                &*dz
+            }
+        };
         if let Some(dx) = dx {
             assert_eq!(dx.len(), x.len(), "conv2d_vjp: dx and x differ in length");
             match route {
@@ -416,6 +440,7 @@ mod tests {
             padding: [0; 2],
             dilation: [1; 2],
             groups: 1,
+            act: Unary::Identity,
         };
         with(s, [1; 2], [0; 2], [1; 2], 1)
     }
@@ -524,7 +549,8 @@ mod tests {
             let (mut dw, mut db) = (vec![E::ONE; w.len()], vec![E::ONE; b.len()]);
             device.conv2d(&self.s, &x, &w, Some(&b), &mut y, &mut []);
             let (gx, gw, gb) = (Some(&mut dx[..]), Some(&mut dw[..]), Some(&mut db[..]));
-            device.conv2d_vjp(&self.s, &x, &w, &dy, gx, gw, gb, &mut []);
+            let mut scratch = vec![E::from_f64(f64::NAN); self.s.vjp_scratch()];
+            device.conv2d_vjp(&self.s, &x, &w, Some(&b), &y, &dy, gx, gw, gb, &mut scratch);
             [y, dx, dw, db]
         }
     }
@@ -595,8 +621,9 @@ mod tests {
                     let (mut found_dw, mut found_db) = (vec![E::ONE; w.len()], vec![E::ONE; b.len()]);
                     device.conv2d_by(*route, &s, &x, &w, Some(&b), &mut found_y);
                     assert_close(&found_y, &y, tolerance(terms), &format!("y {what}"));
-                    let (gx, gw, gb) = (&mut found_dx[..], &mut found_dw[..], &mut found_db[..]);
-                    device.conv2d_vjp_by(*route, &s, &x, &w, &g, Some(gx), Some(gw), Some(gb));
+                    let (gx, gw) = (Some(&mut found_dx[..]), Some(&mut found_dw[..]));
+                    let gb = Some(&mut found_db[..]);
+                    device.conv2d_vjp_by(*route, &s, &x, &w, None, &[], &g, gx, gw, gb, &mut []);
                     assert_close(&found_dx, &dx, tolerance(terms), &format!("dx {what}"));
                     assert_close(&found_dw, &dw, tolerance(s.batch * outputs), &format!("dw {what}"));
                     assert_close(&found_db, &db, tolerance(s.batch * outputs), &format!("db {what}"));
@@ -618,14 +645,70 @@ mod tests {
         routes_agree::<f64>(|_| 1e-12);
     }
 
+    /// Those whose slope is a function of y, those for which the convolution is computed again, and one of constants.
+    const ACTS: [Unary; 5] =
+        [Unary::Relu, Unary::Tanh, Unary::Silu, Unary::Gelu, Unary::Affine { scale: 2.0, shift: 0.5 }];
+
+    fn activations_fuse<E: Real>() {
+        let mut taken = [0; Route::ALL.len()];
+        let specs = specs().into_iter().chain(odd_specs()).chain([
+            // So many outputs that there are several bands of them, and several blocks.
+            with(spec(2, [3, 20], [40, 41], [3, 3]), [1, 1], [1, 1], [1, 1], 1),
+            with(spec(1, [33, 40], [38, 37], [3, 3]), [1, 1], [1, 1], [1, 1], 1),
+            spec(1, [2, 3], [30, 31], [1, 1]),
+        ]);
+        for s in specs.take(if cfg!(miri) { 8 } else { usize::MAX }) {
+            let case = Case::new(s);
+            let (x, w, b, dy): (Vec<E>, Vec<E>, Vec<E>, Vec<E>) =
+                (reals(&case.x), reals(&case.w), reals(&case.b), reals(&case.dy));
+            let room = |like: &[E]| vec![E::lit(f64::NAN); like.len()];
+            for (route, taken) in Route::ALL.iter().zip(&mut taken).filter(|(route, _)| route.can(&s)) {
+                *taken += 1;
+                for device in devices::<E>() {
+                    let mut plain = room(&dy);
+                    device.conv2d_by(*route, &s, &x, &w, Some(&b), &mut plain);
+                    for act in ACTS {
+                        let what = format!("{act:?} {route:?} {device:?} {s:?}");
+                        let fused = Conv2dSpec { act, ..s };
+                        let (mut y, mut after) = (room(&dy), room(&dy));
+                        device.conv2d_by(*route, &fused, &x, &w, Some(&b), &mut y);
+                        device.unary(act, &plain, &mut after);
+                        assert!(y == after, "y {what}");
+
+                        let gradients = |s: &Conv2dSpec, y: &[E], dy: &[E]| {
+                            let (mut dx, mut dw, mut db) = (room(&x), w.clone(), b.clone());
+                            let (gx, gw, gb) = (Some(&mut dx[..]), Some(&mut dw[..]), Some(&mut db[..]));
+                            let mut scratch = vec![E::lit(f64::NAN); s.vjp_scratch()];
+                            let bias = s.recomputes().then_some(&b[..]);
+                            device.conv2d_vjp_by(*route, s, &x, &w, bias, y, dy, gx, gw, gb, &mut scratch);
+                            [dx, dw, db]
+                        };
+                        let mut dz = room(&dy);
+                        device.unary_vjp(act, &plain, &after, &dy, &mut dz);
+                        let y = if fused.needs_y() { &y[..] } else { &[] };
+                        assert!(gradients(&fused, y, &dy) == gradients(&s, &[], &dz), "gradients {what}");
+                    }
+                }
+            }
+        }
+        assert!(cfg!(miri) || taken.iter().all(|taken| *taken > 0), "{taken:?}");
+    }
+
+    #[test]
+    fn an_activation_in_the_convolution_is_the_one_after_it() {
+        activations_fuse::<f32>();
+        activations_fuse::<f64>();
+    }
+
     #[test]
     fn the_gradients_are_those_of_the_outputs() {
-        for s in specs().into_iter().take(7) {
+        let acts = [Unary::Identity, Unary::Tanh, Unary::Silu];
+        for s in specs().into_iter().take(7).flat_map(|s| acts.map(|act| Conv2dSpec { act, ..s })) {
             let case = Case::new(s);
             let device = devices::<f64>()[0];
             let loss = |x: &[f64], w: &[f64]| {
                 let mut y = vec![0.0; case.dy.len()];
-                device.conv2d(&s, x, w, None, &mut y, &mut []);
+                device.conv2d(&s, x, w, Some(&case.b), &mut y, &mut []);
                 y.iter().zip(&case.dy).map(|(y, g)| y * g).sum::<f64>()
             };
             let [_, dx, dw, _] = case.found(&device);
@@ -647,7 +730,7 @@ mod tests {
             with(spec(1, [32, 80], [13, 12], [3, 3]), one, one, one, 1),
             with(spec(9, [16, 32], [14, 14], [3, 3]), [2, 2], one, one, 1),
         ] {
-            let case = Case::new(s);
+            let case = Case::new(Conv2dSpec { act: Unary::Gelu, ..s });
             for device in devices::<f32>() {
                 let run = |threads| on_threads(threads, || case.found(&device));
                 assert!(run(1) == run(4), "{device:?} {s:?}");

@@ -5,6 +5,7 @@
 
 use super::Real;
 use super::direct::{copy, zero};
+use super::elementwise::activate;
 use super::isa::Available;
 use super::par::{self, Rows, rows_per_task};
 use super::scratch::Scratch;
@@ -220,7 +221,9 @@ fn forward_planes<S: Simd, E: Real>(
     let sheet = Sheet::new(axes, s.input, <E::Vector<S> as Vector>::LANES);
     planes::<S, E>(s, &sheet, first, w, x, |number, channel, plane, taps| {
         let start = b.map_or(E::ZERO, |b| b[channel]);
-        sheet.sums::<S, E>(plane, taps, start, &mut y[number * outputs..(number + 1) * outputs]);
+        let y = &mut y[number * outputs..(number + 1) * outputs];
+        sheet.sums::<S, E>(plane, taps, start, &mut *y);
+        activate::<S, E>(s.act, y);
     });
 }
 

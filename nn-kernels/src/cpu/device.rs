@@ -87,7 +87,7 @@ families! {
     Conv {
         fn conv2d(s: &Conv2dSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: Out<'_, E>, scratch: Out<'_, E>);
         fn conv2d_vjp(
-            s: &Conv2dSpec, x: In<'_, E>, w: In<'_, E>, dy: In<'_, E>,
+            s: &Conv2dSpec, x: In<'_, E>, w: In<'_, E>, b: Option<In<'_, E>>, y: In<'_, E>, dy: In<'_, E>,
             dx: Option<Out<'_, E>>, dw: Option<Out<'_, E>>, db: Option<Out<'_, E>>, scratch: Out<'_, E>
         );
         const fn conv2d_route(s: Conv2dSpec) = conv::Route::new(Available::best().get(), s).name();

@@ -1,6 +1,10 @@
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::isa::Available;
 use super::math::{self, sigmoid};
 use super::par::{self, GRAIN};
-use super::simd::{Simd, kernels};
+use super::simd::{Outlined, Simd, kernels};
 use super::{
     Real,
     kernels::{Kernels, given},
@@ -9,6 +13,7 @@ use crate::ops::{Binary, Unary};
 
 kernels! {
     fn binary<E>(f: Binary, a: &[E], b: &[E], y: &mut [E]);
+    fn columns_in_place<E>(f: Unary, row: usize, columns: Range<usize>, y: &mut [E]);
     fn slope_in_place<E>(f: Unary, dy: &[E], z: &mut [E]);
     fn scaled<E>(scale: f64, x: &[E], y: &mut [E]);
     fn unary<E>(f: Unary, x: &[E], y: &mut [E]);
@@ -278,14 +283,53 @@ fn unary<S: Simd, E: Real>(f: Unary, x: &[E], y: &mut [E]) {
     });
 }
 
-/// y = f(y).
+/// y = f(y), for kernels that apply it to what they have just written.
 #[inline(always)]
-pub(crate) fn unary_in_place<S: Simd, E: Real>(f: Unary, y: &mut [E]) {
-    for_each_unary!(f, |g| {
-        for y in y {
-            *y = value::<S, E>(g, *y);
-        }
-    });
+pub(crate) fn activate<S: Simd, E: Real>(f: Unary, y: &mut [E]) {
+    if f != Unary::Identity {
+        // SAFETY: `S` is the instruction set this runs on, as kernels are called through `run` alone.
+        unsafe { S::outline(InPlace::<S, E> { f, y, isa: PhantomData }) };
+    }
+}
+
+struct InPlace<'a, S, E> {
+    f: Unary,
+    y: &'a mut [E],
+    isa: PhantomData<S>,
+}
+
+impl<S: Simd, E: Real> Outlined for InPlace<'_, S, E> {
+    #[inline(always)]
+    fn run(self) {
+        for_each_unary!(self.f, |g| {
+            for y in self.y {
+                *y = value::<S, E>(g, *y);
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn columns_in_place<S: Simd, E: Real>(f: Unary, row: usize, columns: Range<usize>, y: &mut [E]) {
+    if columns == (0..row) {
+        return activate::<S, E>(f, y);
+    }
+    for y in y.chunks_exact_mut(row) {
+        activate::<S, E>(f, &mut y[columns.clone()]);
+    }
+}
+
+/// y = f(y) of some columns of whole rows of `row` values, on this thread.
+pub(crate) fn activate_columns<E: Real>(
+    isa: Available,
+    f: Unary,
+    row: usize,
+    columns: Range<usize>,
+    y: &mut [E],
+) {
+    if f != Unary::Identity {
+        run::columns_in_place(isa, f, row, columns, y);
+    }
 }
 
 /// z = f′(z)·dy.

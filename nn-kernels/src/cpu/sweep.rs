@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use super::Real;
 use super::direct::{Columns, Gathered, Padding, turn};
+use super::elementwise::activate_columns;
 use super::isa::Available;
 use super::par::{self, Rows};
 use super::scratch::Scratch;
-use crate::ops::Conv2dSpec;
+use crate::ops::{Conv2dSpec, Unary};
 
 /// Values of a product's rows that stay in the second cache until they are turned into channels.
 const ROWS: usize = 16 * 1024;
@@ -199,7 +200,7 @@ pub(crate) const fn fits(s: &Conv2dSpec) -> bool {
     x < MOST && y < MOST
 }
 
-/// y = conv(x, w) + b.
+/// y = act(conv(x, w) + b).
 pub(crate) fn outputs<E: Real>(
     isa: Available,
     s: &Conv2dSpec,
@@ -229,7 +230,7 @@ pub(crate) fn outputs<E: Real>(
             start[..oc].copy_from_slice(&b[group * oc..][..oc]);
         }
     };
-    sweep(isa, s, &plan, columns, oc, x, y, pack, bias);
+    sweep(isa, s, &plan, columns, oc, s.act, x, y, pack, bias);
 }
 
 /// The gradient of x. As a convolution of dy with the taps turned round, one for each remainder of a pixel's place modulo
@@ -278,17 +279,18 @@ pub(crate) fn input_gradient<E: Real>(isa: Available, s: &Conv2dSpec, w: &[E], d
                 }
             }
         };
-        sweep(isa, s, &plan, columns, ic, dy, dx, pack, |_, _| {});
+        sweep(isa, s, &plan, columns, ic, Unary::Identity, dy, dx, pack, |_, _| {});
     }
 }
 
-/// Writes the outputs of a plan, `n` channels for each group.
+/// Writes the outputs of a plan, `n` channels for each group. There is an activation only where they are all of y.
 fn sweep<E: Real>(
     isa: Available,
     s: &Conv2dSpec,
     plan: &Plan,
     columns: Columns,
     n: usize,
+    act: Unary,
     x: &[E],
     y: &mut [E],
     pack: impl Fn(usize, &mut [E]),
@@ -330,6 +332,9 @@ fn sweep<E: Real>(
             };
             product.product(isa, sums);
             place(isa, plan, &band, (sums, width), channels.len(), y, area);
+            // While they are in the cache.
+            let line = plan.axes[1].count;
+            activate_columns(isa, act, area, band.start * line..band.end * line, y);
         }
     };
     columns.each_image(pieces, [n, area], work, y, &|piece, some, y| {

@@ -8,11 +8,12 @@ use std::ops::Range;
 
 use super::Real;
 use super::direct::{Columns, Gathered, Padding, turn};
+use super::elementwise::activate_columns;
 use super::isa::Available;
 use super::scratch::Scratch;
 use super::simd::{Simd, kernels};
 use super::vector::Vector;
-use crate::ops::Conv2dSpec;
+use crate::ops::{Conv2dSpec, Unary};
 
 kernels! {
     fn transform_kernels<E>(turned: bool, taps: &[E], width: usize, out: &mut [E], next: usize);
@@ -185,9 +186,10 @@ struct Pass {
     start: [isize; 2],
     /// Whether taps are turned round.
     turned: bool,
+    act: Unary,
 }
 
-/// y = conv(x, w) + b.
+/// y = act(conv(x, w) + b).
 pub(crate) fn outputs<E: Real>(
     isa: Available,
     s: &Conv2dSpec,
@@ -206,6 +208,7 @@ pub(crate) fn outputs<E: Real>(
         output: s.output,
         start: s.padding.map(|padding| -(padding as isize)),
         turned: false,
+        act: s.act,
     };
     // All taps of some outputs' kernels, as rows.
     let taps = |group: usize, at: Range<usize>, out: &mut [E], width: usize| {
@@ -227,6 +230,7 @@ pub(crate) fn input_gradient<E: Real>(isa: Available, s: &Conv2dSpec, w: &[E], d
         output: s.input,
         start: s.padding.map(|padding| padding as isize - 2),
         turned: true,
+        act: Unary::Identity,
     };
     let taps = |group: usize, at: Range<usize>, out: &mut [E], width: usize| {
         for (o, out) in out.chunks_exact_mut(9 * width).enumerate().take(oc) {
@@ -326,8 +330,10 @@ fn run_pass<E: Real>(
             let back = Back { rows, cols, width: p.output[1], channels: width, next: sums_next };
             run::transform_back(isa, &back, sums, &start[some.start..], done);
             let outputs = (2 * rows).min(p.output[0] - 2 * first) * p.output[1];
-            let to = &mut y[2 * first * p.output[1]..];
-            turn(isa, (done, width), (outputs, some.len()), (to, area));
+            let from = 2 * first * p.output[1];
+            turn(isa, (done, width), (outputs, some.len()), (&mut y[from..], area));
+            // While they are in the cache.
+            activate_columns(isa, p.act, area, from..from + outputs, y);
         }
     };
     let work = rows * cols * ELEMENTS * channels * wide;

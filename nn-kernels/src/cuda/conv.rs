@@ -7,7 +7,7 @@ use super::route::{ConvRoute, Form, Tiles};
 use super::sums::Channels;
 use super::{Cuda, CudaReal, libraries};
 use crate::cpu::conv::check;
-use crate::ops::{Conv, Conv2dSpec};
+use crate::ops::{Conv, Conv2dSpec, Unary};
 
 const fn kernel(name: &'static str) -> Kernel {
     Kernel::new(File::Conv, name)
@@ -116,28 +116,10 @@ impl<E: CudaReal> Conv for Cuda<E> {
     ) {
         check("conv2d", s, x.len(), w.len(), y.len());
         b.inspect(|b| assert_eq!(b.len(), s.out_channels, "conv2d: the bias is not out_channels"));
-        if y.len() == 0 {
-            return;
+        self.sums_of_conv(s, x, w, b, &y);
+        if s.act != Unary::Identity {
+            self.apply_in_place(s.act, &y);
         }
-        if self.conv_by_library(s, Pass::Forward, [x.address(), w.address(), y.address()]) {
-            if let Some(b) = b {
-                let images = s.batch * s.out_channels;
-                let area = s.output[0] * s.output[1];
-                let mut record = self.record();
-                let launch = record.launch(kernel("add_bias"), Grid::rows(images, Tiles::THREADS));
-                launch.arg(b).arg(&y).arg(images).arg(s.out_channels).arg(area).done();
-            }
-            return;
-        }
-        let (rows, cols) = (s.out_channels / s.groups, s.batch * s.output[0] * s.output[1]);
-        let tiles = Tiles::suiting(self.core.forced.tiles, rows, cols * s.groups);
-        let (name, grid) = match (self.conv_route(s), tiles) {
-            (ConvRoute::Direct, _) => ("direct", Grid::flat(y.len())),
-            (ConvRoute::Gemm, Tiles::Large) => ("large", Self::conv_grid(tiles, rows, cols, s.groups)),
-            (ConvRoute::Gemm, Tiles::Small) => ("small", Self::conv_grid(tiles, rows, cols, s.groups)),
-        };
-        let shape = Shape::new(s);
-        self.record().launch(kernel(name), grid).arg(Struct(&shape)).arg(x).arg(w).arg(b).arg(&y).done();
     }
 
     fn conv2d_vjp(
@@ -145,13 +127,35 @@ impl<E: CudaReal> Conv for Cuda<E> {
         s: &Conv2dSpec,
         x: View<'_, E>,
         w: View<'_, E>,
+        b: Option<View<'_, E>>,
+        y: View<'_, E>,
         dy: View<'_, E>,
         dx: Option<ViewMut<'_, E>>,
         dw: Option<ViewMut<'_, E>>,
         db: Option<ViewMut<'_, E>>,
-        _: ViewMut<'_, E>,
+        scratch: ViewMut<'_, E>,
     ) {
         check("conv2d_vjp", s, x.len(), w.len(), dy.len());
+        b.inspect(|b| assert_eq!(b.len(), s.out_channels, "conv2d_vjp: the bias is not out_channels"));
+        let room;
+        // The gradient before the activation.
+        let dy = match s.act {
+            Unary::Identity => dy,
+            act => {
+                let enough = scratch.len() >= dy.len();
+                assert!(enough, "conv2d_vjp: the scratch is not batch × out_channels × output");
+                room = scratch.first(dy.len());
+                if s.recomputes() {
+                    self.sums_of_conv(s, x, w, b, &room);
+                    self.pull_in_place(act, dy, &room);
+                } else {
+                    let known = if s.needs_y() { y } else { dy };
+                    assert_eq!(known.len(), dy.len(), "conv2d_vjp: y and dy differ in length");
+                    self.pull(act, known, dy, &room);
+                }
+                room.read()
+            }
+        };
         if let Some(dx) = dx {
             assert_eq!(dx.len(), x.len(), "conv2d_vjp: dx and x differ in length");
             self.conv_dx(s, w, dy, &dx);
@@ -174,6 +178,39 @@ impl<E: CudaReal> Conv for Cuda<E> {
 }
 
 impl<E: CudaReal> Cuda<E> {
+    /// y = conv(x, w) + b.
+    fn sums_of_conv(
+        &self,
+        s: &Conv2dSpec,
+        x: View<'_, E>,
+        w: View<'_, E>,
+        b: Option<View<'_, E>>,
+        y: &ViewMut<'_, E>,
+    ) {
+        if y.len() == 0 {
+            return;
+        }
+        if self.conv_by_library(s, Pass::Forward, [x.address(), w.address(), y.address()]) {
+            if let Some(b) = b {
+                let images = s.batch * s.out_channels;
+                let area = s.output[0] * s.output[1];
+                let mut record = self.record();
+                let launch = record.launch(kernel("add_bias"), Grid::rows(images, Tiles::THREADS));
+                launch.arg(b).arg(y).arg(images).arg(s.out_channels).arg(area).done();
+            }
+            return;
+        }
+        let (rows, cols) = (s.out_channels / s.groups, s.batch * s.output[0] * s.output[1]);
+        let tiles = Tiles::suiting(self.core.forced.tiles, rows, cols * s.groups);
+        let (name, grid) = match (self.conv_route(s), tiles) {
+            (ConvRoute::Direct, _) => ("direct", Grid::flat(y.len())),
+            (ConvRoute::Gemm, Tiles::Large) => ("large", Self::conv_grid(tiles, rows, cols, s.groups)),
+            (ConvRoute::Gemm, Tiles::Small) => ("small", Self::conv_grid(tiles, rows, cols, s.groups)),
+        };
+        let shape = Shape::new(s);
+        self.record().launch(kernel(name), grid).arg(Struct(&shape)).arg(x).arg(w).arg(b).arg(y).done();
+    }
+
     fn conv_grid(tiles: Tiles, rows: usize, cols: usize, groups: usize) -> Grid {
         Grid::blocks([tiles.count(rows, cols), groups, 1], Tiles::THREADS)
     }

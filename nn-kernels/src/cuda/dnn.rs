@@ -35,9 +35,18 @@ pub(super) enum Pass {
 /// All that the choice of an algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    spec: Conv2dSpec,
+    /// All of its numbers. What is done to the outputs afterwards is not cuDNN's.
+    sizes: [[usize; 2]; 8],
     pass: Pass,
     tf32: bool,
+}
+
+impl Key {
+    fn new(s: &Conv2dSpec, pass: Pass, tf32: bool) -> Self {
+        let (many, channels) = ([s.batch, s.groups], [s.in_channels, s.out_channels]);
+        let sizes = [many, channels, s.input, s.output, s.kernel, s.stride, s.padding, s.dilation];
+        Self { sizes, pass, tf32 }
+    }
 }
 
 /// The addresses of a convolution: x or dx, w or dw, y or dy.
@@ -81,12 +90,13 @@ impl Dnn {
 
     /// The plan for a convolution that cuDNN [`knows`], made if it is a new one, or why there is none.
     pub(super) fn plan(&mut self, spec: &Conv2dSpec, pass: Pass, tf32: bool) -> Result<usize, CudnnError> {
-        let key = Key { spec: *spec, pass, tf32 };
+        let key = Key::new(spec, pass, tf32);
         if let Some(known) = self.known.get(&key) {
             return *known;
         }
         let handle = self.handle.get_or_insert_with(|| Handle::new(self.stream));
-        let planned = handle.as_ref().map_err(|error| *error).and_then(|handle| Plan::new(handle.0, &key));
+        let planned =
+            handle.as_ref().map_err(|error| *error).and_then(|handle| Plan::new(handle.0, spec, &key));
         let planned = planned.map(|plan| {
             self.plans.push(plan);
             self.plans.len() - 1
@@ -227,8 +237,8 @@ fn allowed(by: sys::cudnnMathType_t, tf32: bool) -> bool {
 }
 
 impl Plan {
-    fn new(handle: sys::cudnnHandle_t, key: &Key) -> Result<Self, CudnnError> {
-        let shape = Shape::new(&key.spec, key.tf32)?;
+    fn new(handle: sys::cudnnHandle_t, spec: &Conv2dSpec, key: &Key) -> Result<Self, CudnnError> {
+        let shape = Shape::new(spec, key.tf32)?;
         let (x, w, y, conv) = (shape.x.0, shape.w.0, shape.y.0, &shape.conv);
         let algorithm = match key.pass {
             Pass::Forward => Algorithm::Forward(choose!(

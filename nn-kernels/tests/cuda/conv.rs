@@ -1,4 +1,4 @@
-use nn_kernels::ops::Conv2dSpec;
+use nn_kernels::ops::{Conv2dSpec, Unary};
 
 use crate::cases;
 
@@ -17,6 +17,7 @@ fn spec(batch: usize, channels: [usize; 2], input: [usize; 2], kernel: [usize; 2
         padding,
         dilation,
         groups: 1,
+        act: Unary::Identity,
     }
 }
 
@@ -55,11 +56,39 @@ cases! {
             t.keep_elements(format!("{s:?}"), &y);
             t.d.conv2d(&s, D::view(&x), D::view(&w), None, D::view_mut(&mut y), D::empty_mut());
             t.d.conv2d_vjp(
-                &s, D::view(&x), D::view(&w), D::view(&dy), Some(D::view_mut(&mut dx)),
+                &s, D::view(&x), D::view(&w), None, D::empty(), D::view(&dy), Some(D::view_mut(&mut dx)),
                 Some(D::view_mut(&mut dw)), Some(D::view_mut(&mut db)), D::empty_mut(),
             );
             for (name, buffer) in [("y", &y), ("dx", &dx), ("dw", &dw), ("db", &db)] {
                 t.keep_elements(format!("{s:?} {name}"), buffer);
+            }
+        }
+    }
+    activations_of_convolutions_and_their_gradients within 1e-6 |t| {
+        // By tiles, and an output at a time.
+        for s in [
+            spec(2, [3, 10], [7, 5], [3, 3]),
+            Conv2dSpec { groups: 3, ..spec(2, [3, 3], [4, 5], [2, 2]) },
+        ] {
+            let (n, outputs) = (s.in_channels * s.input[0] * s.input[1], s.output[0] * s.output[1]);
+            let weights = s.out_channels * s.in_channels / s.groups * s.kernel[0] * s.kernel[1];
+            let (x, w, b) = (t.random(1, 2 * n), t.random(2, weights), t.random(3, s.out_channels));
+            let dy = t.random(4, 2 * s.out_channels * outputs);
+            for act in [Unary::Relu, Unary::Tanh, Unary::Silu, Unary::Affine { scale: 2.0, shift: 0.5 }] {
+                let s = Conv2dSpec { act, ..s };
+                let (mut y, mut dz) = (t.room(D::len(D::view(&dy))), t.room(s.vjp_scratch()));
+                let mut dx = t.room(D::len(D::view(&x)));
+                let (mut dw, mut db) = (t.random(5, weights), t.random(6, s.out_channels));
+                let (x, w, b) = (D::view(&x), D::view(&w), Some(D::view(&b)));
+                t.d.conv2d(&s, x, w, b, D::view_mut(&mut y), D::empty_mut());
+                let known = if s.needs_y() { D::view(&y) } else { D::empty() };
+                t.d.conv2d_vjp(
+                    &s, x, w, b, known, D::view(&dy), Some(D::view_mut(&mut dx)),
+                    Some(D::view_mut(&mut dw)), Some(D::view_mut(&mut db)), D::view_mut(&mut dz),
+                );
+                for (name, buffer) in [("y", &y), ("dx", &dx), ("dw", &dw), ("db", &db)] {
+                    t.keep_elements(format!("{s:?} {name}"), buffer);
+                }
             }
         }
     }

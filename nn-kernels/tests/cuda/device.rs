@@ -287,6 +287,7 @@ fn forms_of_tiles_give_the_same_bits_and_routes_of_convolutions_the_same_numbers
             padding: [1, 1],
             dilation: [1, 1],
             groups: 3,
+            act: Unary::Identity,
         };
         let (x, w) = (upload(&d, 1, 2 * 3 * 42), upload(&d, 2, 81));
         let (dy, mut y) = (upload(&d, 3, 2 * 9 * 12), upload(&d, 4, 2 * 9 * 12));
@@ -296,6 +297,8 @@ fn forms_of_tiles_give_the_same_bits_and_routes_of_convolutions_the_same_numbers
             &s,
             D::view(&x),
             D::view(&w),
+            None,
+            D::empty(),
             D::view(&dy),
             Some(D::view_mut(&mut dx)),
             Some(D::view_mut(&mut dw)),

@@ -43,6 +43,7 @@ fn a_library_that_is_not_there_can_not_be_forced() {
         padding: [0, 0],
         dilation: one,
         groups: 1,
+        act: Unary::Identity,
     };
     assert_eq!(Cuda::<f32>::conv2d_route(&s), "implicit gemm");
 }

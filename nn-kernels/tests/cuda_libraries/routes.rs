@@ -83,6 +83,7 @@ fn same(batch: usize, channels: [usize; 2], side: usize, groups: usize) -> Conv2
         padding: one,
         dilation: one,
         groups,
+        act: Unary::Identity,
     }
 }
 
@@ -94,12 +95,14 @@ fn conv<D: Device>(d: &D, s: &Conv2dSpec) -> [Vec<f64>; 3] {
     let (x, w, b) = (upload(d, 1, inputs), upload(d, 2, weights), upload(d, 3, s.out_channels));
     let (dy, mut y) = (upload(d, 4, outputs), upload(d, 5, outputs));
     let (mut dx, mut dw) = (upload(d, 6, inputs), upload(d, 7, weights));
-    let mut scratch = upload(d, 8, s.scratch());
-    d.conv2d(s, D::view(&x), D::view(&w), Some(D::view(&b)), D::view_mut(&mut y), D::view_mut(&mut scratch));
+    let mut scratch = upload(d, 8, s.vjp_scratch());
+    d.conv2d(s, D::view(&x), D::view(&w), Some(D::view(&b)), D::view_mut(&mut y), D::empty_mut());
     d.conv2d_vjp(
         s,
         D::view(&x),
         D::view(&w),
+        Some(D::view(&b)),
+        D::view(&y),
         D::view(&dy),
         Some(D::view_mut(&mut dx)),
         Some(D::view_mut(&mut dw)),

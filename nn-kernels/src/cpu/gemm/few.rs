@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 
 use super::tile::{Narrow, Tile, TileStart, any_tile, narrow_tile, next_tile};
-use super::{Activation, KC, Mat, Start, Threads, WORK, Way, product_by, tile_rows};
+use super::{KC, Mat, Start, Threads, WORK, Way, product_by, tile_rows};
+use crate::cpu::elementwise::activate;
 use crate::cpu::isa::Available;
 use crate::cpu::simd::{Outlined, Simd, kernels};
 use crate::cpu::size::reach;
@@ -317,13 +318,5 @@ impl<S: Simd, E: Real, const M: usize, const DEEP: usize> Outlined for PassOf<'_
             }
             k += deep;
         }
-    }
-}
-
-#[inline(always)]
-fn activate<S: Simd, E: Real>(act: Unary, row: &mut [E]) {
-    if act != Unary::Identity {
-        // SAFETY: `S` is the instruction set this runs on, as its callers are called through `run` alone.
-        unsafe { S::outline(Activation::<S, E> { act, row, isa: PhantomData }) };
     }
 }

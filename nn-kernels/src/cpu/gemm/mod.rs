@@ -9,16 +9,16 @@ mod factors;
 mod few;
 mod tile;
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::elementwise::activate;
 use super::isa::Available;
 use super::routes::Routes;
 use super::scratch::Scratch;
-use super::simd::{Outlined, Simd, kernels};
+use super::simd::{Simd, kernels};
 use super::size::reach;
 use super::vector::Vector;
-use super::{Real, elementwise, par};
+use super::{Real, par};
 use crate::Isa;
 use crate::ops::Unary;
 pub(crate) use factors::{Left, Mat, Right};
@@ -161,24 +161,9 @@ fn blocks<S: Simd, E: Real>(p: &Product<'_, E>, area: Area, a: &mut [E], b: &mut
                 // other call reads or writes. The slice ends with this turn of the loop.
                 let row =
                     unsafe { std::slice::from_raw_parts_mut(p.c.add(i * p.c_row + js.start), js.len()) };
-                // SAFETY: `S` is the instruction set this runs on, as `area` is called through `run` alone.
-                unsafe { S::outline(Activation::<S, E> { act: p.act, row, isa: PhantomData }) };
+                activate::<S, E>(p.act, row);
             }
         }
-    }
-}
-
-/// Applies the activation to a row.
-struct Activation<'a, S, E> {
-    act: Unary,
-    row: &'a mut [E],
-    isa: PhantomData<S>,
-}
-
-impl<S: Simd, E: Real> Outlined for Activation<'_, S, E> {
-    #[inline(always)]
-    fn run(self) {
-        elementwise::unary_in_place::<S, E>(self.act, self.row);
     }
 }
 

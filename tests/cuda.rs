@@ -176,7 +176,7 @@ where
     let rounded = train::<C, _>(&half);
     assert!(half.replays() > 0, "no step in bf16 was replayed");
     for (a, b) in rounded.losses.iter().zip(&exact.losses) {
-        assert!((a - b).abs() < 0.02 * (0.1 + b), "bf16: a loss of {a} instead of {b}");
+        assert!((a - b).abs() < 0.02 * (0.5 + b), "bf16: a loss of {a} instead of {b}");
     }
     // Adam turns the smallest gradient into a whole step, whatever its sign was rounded to.
     let distance = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();

@@ -1,7 +1,6 @@
 //! The models of the examples, trained on a GPU as on the CPU. With `NN_CUDA=gpu` on a real one; else on the emulator, where
 //! a GPU's arithmetic is done by g++. Without g++ nothing is tested, unless `NN_REQUIRE_EMULATOR=1`.
 
-use half::bf16;
 use nn::kernels::cuda::CudaReal;
 use nn::*;
 

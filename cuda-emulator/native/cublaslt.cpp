@@ -1,4 +1,4 @@
-// A stand-in for libcublasLt: products of single precision, by what NVIDIA's documentation says of the calls.
+// A stand-in for libcublasLt: products of single precision and of bfloat16, by what NVIDIA's documentation says of the calls.
 //
 // Attributes that are not set have the documented defaults; what is not known here is NOT_SUPPORTED. The heuristic
 // names an algorithm that adds parts of sums in place first, where it may: two runs of that one differ.
@@ -13,22 +13,44 @@
 namespace {
 
 enum Status : int { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
-enum { R_32F = 0, COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_32F_FAST_TF32 = 77 };
+enum { R_32F = 0, R_16BF = 14, COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_32F_FAST_TF32 = 77 };
 enum { EPILOGUE_DEFAULT = 1, EPILOGUE_RELU = 2, EPILOGUE_BIAS = 4, EPILOGUE_RELU_BIAS = 6 };
 enum { REDUCTION_NONE = 0, REDUCTION_INPLACE = 1, REDUCTION_COMPUTE_TYPE = 2 };
 
 struct Product {
   int compute, scale;
   uint32_t transa = 0, transb = 0, transc = 0, pointer_mode = 0, epilogue = EPILOGUE_DEFAULT;
-  const float* bias = nullptr;
+  const void* bias = nullptr;
 };
+
+size_t bytes_of(int type) { return type == R_16BF ? 2 : 4; }
+
+// Number `i` of an array.
+float load(const void* at, int type, size_t i) {
+  if (type == R_32F) return static_cast<const float*>(at)[i];
+  uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(at)[i]) << 16;
+  float value;
+  return memcpy(&value, &bits, 4), value;
+}
+
+// The same, rounded to nearest, ties to even.
+void store(void* at, int type, size_t i, float value) {
+  if (type == R_32F) {
+    static_cast<float*>(at)[i] = value;
+    return;
+  }
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  bits = std::isnan(value) ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u);
+  static_cast<uint16_t*>(at)[i] = static_cast<uint16_t>(bits >> 16);
+}
 
 struct Layout {
   int type;
   uint64_t rows, cols;
   int64_t stride;
   // What is read: the last column ends before the next would start.
-  size_t bytes() const { return sizeof(float) * (static_cast<size_t>(stride) * (cols - 1) + rows); }
+  size_t bytes() const { return bytes_of(type) * (static_cast<size_t>(stride) * (cols - 1) + rows); }
 };
 
 struct Preference {
@@ -68,12 +90,13 @@ Status sizes(const Product& p, const Layout& a, const Layout& b, const Layout& c
     return NOT_SUPPORTED;
   for (uint32_t transposed : {p.transa, p.transb})
     if (transposed > 1) return NOT_SUPPORTED;
+  if (a.type == R_16BF && p.compute == COMPUTE_32F_FAST_TF32) return NOT_SUPPORTED;
   bool known = p.epilogue == EPILOGUE_DEFAULT || p.epilogue == EPILOGUE_RELU || p.epilogue == EPILOGUE_BIAS ||
                p.epilogue == EPILOGUE_RELU_BIAS;
   if (!known) return NOT_SUPPORTED;
   if ((p.epilogue & EPILOGUE_BIAS) && !p.bias) return INVALID_VALUE;
   for (const Layout* layout : {&a, &b, &c, &d}) {
-    if (layout->type != R_32F) return NOT_SUPPORTED;
+    if (layout->type != a.type || (a.type != R_32F && a.type != R_16BF)) return NOT_SUPPORTED;
     if (!layout->rows || !layout->cols || layout->stride < static_cast<int64_t>(layout->rows)) return INVALID_VALUE;
   }
   sizes->m = p.transa ? a.cols : a.rows;
@@ -87,7 +110,7 @@ uint64_t problem(const Product& p, const Layout& a, const Layout& b, const Layou
   uint64_t state = 0xcbf29ce484222325;
   auto add = [&](uint64_t value) { state = (state ^ value) * 0x100000001b3; };
   for (uint64_t value : {uint64_t(p.compute), uint64_t(p.transa), uint64_t(p.transb), uint64_t(p.epilogue)}) add(value);
-  for (const Layout* layout : {&a, &b, &c, &d}) add(layout->rows), add(layout->cols), add(layout->stride);
+  for (const Layout* layout : {&a, &b, &c, &d}) add(layout->type), add(layout->rows), add(layout->cols), add(layout->stride);
   return state | 1;
 }
 
@@ -168,8 +191,8 @@ API Status cublasLtMatmulAlgoConfigGetAttribute(const Algorithm* algorithm, int 
   return *written = bytes, SUCCESS;
 }
 
-API Status cublasLtMatmul(void*, void* product, const float* alpha, const float* a, void* a_layout, const float* b,
-                          void* b_layout, const float* beta, const float* c, void* c_layout, float* d, void* d_layout,
+API Status cublasLtMatmul(void*, void* product, const float* alpha, const void* a, void* a_layout, const void* b,
+                          void* b_layout, const float* beta, const void* c, void* c_layout, void* d, void* d_layout,
                           const Algorithm* chosen, void* workspace, size_t workspace_bytes, void* stream) {
   constexpr const char* CALL = "cublasLtMatmul";
   nn_emu::count(CALL);
@@ -190,7 +213,7 @@ API Status cublasLtMatmul(void*, void* product, const float* alpha, const float*
     bool there = nn_emu::reaches(CALL, a, la.bytes()) && nn_emu::reaches(CALL, b, lb.bytes()) &&
                  nn_emu::reaches(CALL, d, ld.bytes()) && (beta == 0 || nn_emu::reaches(CALL, c, lc.bytes())) &&
                  (!room || nn_emu::reaches(CALL, workspace, room)) &&
-                 (!(p.epilogue & EPILOGUE_BIAS) || nn_emu::reaches(CALL, p.bias, sizeof(float) * s.m));
+                 (!(p.epilogue & EPILOGUE_BIAS) || nn_emu::reaches(CALL, p.bias, bytes_of(ld.type) * s.m));
     if (!there) return false;
     static std::atomic<unsigned> calls{0};
     bool backwards = algorithm.reduction == REDUCTION_INPLACE && calls++ % 3 == 0;
@@ -199,10 +222,10 @@ API Status cublasLtMatmul(void*, void* product, const float* alpha, const float*
     std::vector<float> left(s.m * s.k), right(s.k * s.n);
     for (uint64_t i = 0; i < s.m; i++)
       for (uint64_t t = 0; t < s.k; t++)
-        left[i * s.k + t] = rounded(p.transa ? a[i * la.stride + t] : a[t * la.stride + i]);
+        left[i * s.k + t] = rounded(load(a, la.type, p.transa ? i * la.stride + t : t * la.stride + i));
     for (uint64_t j = 0; j < s.n; j++)
       for (uint64_t t = 0; t < s.k; t++)
-        right[j * s.k + t] = rounded(p.transb ? b[t * lb.stride + j] : b[j * lb.stride + t]);
+        right[j * s.k + t] = rounded(load(b, lb.type, p.transb ? t * lb.stride + j : j * lb.stride + t));
     auto part = [&](uint64_t i, uint64_t j, uint64_t split) {
       // Eight sums side by side, which the compiler makes vectors of.
       float sums[8] = {}, sum = 0;
@@ -228,10 +251,10 @@ API Status cublasLtMatmul(void*, void* product, const float* alpha, const float*
         }
         sum *= alpha;
         // What C holds is not looked at where it does not count.
-        if (beta != 0) sum += beta * c[j * lc.stride + i];
-        if (p.epilogue & EPILOGUE_BIAS) sum += p.bias[i];
+        if (beta != 0) sum += beta * load(c, lc.type, j * lc.stride + i);
+        if (p.epilogue & EPILOGUE_BIAS) sum += load(p.bias, ld.type, i);
         if (p.epilogue & EPILOGUE_RELU) sum = std::fmax(sum, 0.0f);
-        d[j * ld.stride + i] = sum;
+        store(d, ld.type, j * ld.stride + i, sum);
       }
     }
     return true;

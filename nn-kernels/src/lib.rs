@@ -24,6 +24,9 @@ pub use cpu::{Cpu, Isa};
 pub use cuda::Cuda;
 pub use error::DeviceError;
 pub use float::{DType, Float, Pod};
+/// The upper half of single precision: what [`Cuda`] may have as elements.
+#[cfg(feature = "cuda")]
+pub use half::bf16;
 pub use memory::{Memory, Open, View, ViewMut, WideView, WideViewMut};
 pub use packing::Packing;
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 
 EAGER, CAPTURED = "eager", "captured"
 MODES = [EAGER, CAPTURED, "reduce-overhead", "max-autotune-no-cudagraphs"]
-PRECISIONS = ["tf32", "f32"]
+PRECISIONS = ["tf32", "f32", "bf16"]
 LEARNING_RATE = 1e-3
 
 
@@ -188,7 +188,15 @@ class Bench:
             x_host, t_host = self.on_host(inputs.contiguous(memory_format=layout)), self.on_host(target)
             # Not empty: a capture's first runs come before the first step.
             x, t = (tensor.to(self.device, copy=True) for tensor in (x_host, t_host))
-            objective = self.compiled(lambda x, t: loss_of(model(x), t), mode)
+            kind = self.device.type
+            rounds = (precision or self.precision) == "bf16"
+
+            def loss(x, t):
+                # Weights stay in single precision, products and what they give are bfloat16.
+                with torch.autocast(kind, torch.bfloat16, enabled=rounds):
+                    return loss_of(model(x), t)
+
+            objective = self.compiled(loss, mode)
 
             def on_gpu():
                 adam.zero_grad(set_to_none=True)
@@ -232,6 +240,10 @@ class Bench:
     def random(self, *shape):
         return torch.randn(shape, device=self.device)
 
+    def factor(self, *shape):
+        """The same, of the type that products are of."""
+        return self.random(*shape).to(torch.bfloat16 if self.precision == "bf16" else torch.float32)
+
     def models(self):
         """Those that have large products."""
         tiny = self.options.tiny
@@ -242,6 +254,8 @@ class Bench:
         x, t = torch.randint(65, (batch, length)), torch.randint(65, (batch, length))
         self.trains(work, lambda: Gpt(65, length, dim, heads, blocks), mean_over_tokens, x, t, adamw)
 
+        if self.precision == "bf16":
+            return
         batch = 1 if tiny else 128
         first, flops = resnet_flops(batch)
         work = Work("resnet-train", flops=3 * flops - first, items=batch, unit="samples")
@@ -265,7 +279,7 @@ class Bench:
         }
         for name, (rows, inputs, outputs) in sizes.items():
             if self.wanted(name):
-                a, b, c = self.random(rows, inputs), self.random(inputs, outputs), self.random(rows, outputs)
+                a, b, c = self.factor(rows, inputs), self.factor(inputs, outputs), self.factor(rows, outputs)
                 work = Work(name, flops=2 * rows * inputs * outputs)
                 self.kernel(work, lambda: torch.mm(a, b, out=c))
 
@@ -274,7 +288,7 @@ class Bench:
             return
         batch, heads, length, dim = (1, 2, 40, 64) if self.options.tiny else (8, 12, 1024, 64)
         # The heads of a token lie side by side, as a model's projections give them.
-        q, k, v, dy = (self.random(batch, length, heads, dim).transpose(1, 2) for _ in range(4))
+        q, k, v, dy = (self.factor(batch, length, heads, dim).transpose(1, 2) for _ in range(4))
         flops = attention_flops(batch, heads * dim, length)
         with torch.no_grad():
             forward = Work("attention", flops=flops)

@@ -9,18 +9,19 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use nn::kernels::cuda::{Buffer, CudaReal};
 use nn::kernels::ops::{
     AdamSpec, Attention, AttentionGradients, AttentionSpec, Elementwise, Linear as _, LinearSpec, Norm,
     Optim, Unary,
 };
 use nn::{
     Adam, AdamW, CausalSelfAttention, CrossEntropy, Cuda, Declared, Embedding, FeedForward, GELU, LayerNorm,
-    LinearNoBias, MSE, Memory, Model, Module, Open, PosEmbed, PreNormBlock, Repeat, Weights, sequential,
+    LinearNoBias, MSE, Memory, Model, Module, Open, PosEmbed, PreNormBlock, Repeat, Weights, bf16,
+    sequential,
 };
 use nn_bench::models::{Policy, ResNet20};
 use nn_bench::{ids, random};
 
-type Gpu = Cuda<f32>;
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 macro_rules! gpts {
@@ -71,14 +72,23 @@ impl Work {
     }
 }
 
-struct Bench {
-    device: Gpu,
+struct Bench<E> {
+    device: Cuda<E>,
     tiny: bool,
     time: Duration,
     only: Option<String>,
 }
 
-impl Bench {
+impl<E: CudaReal> Bench<E> {
+    /// The precisions of products, and the device that has each.
+    fn precisions(&self) -> Vec<(&'static str, Cuda<E>)> {
+        let device = || self.device.clone();
+        match size_of::<E>() {
+            2 => vec![("bf16", device())],
+            _ => vec![("tf32", device()), ("f32", device().full_precision())],
+        }
+    }
+
     fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|part| name.contains(part.as_str()))
     }
@@ -136,20 +146,18 @@ impl Bench {
         &self,
         work: Work,
         batch: usize,
-        precisions: &[&str],
-        adam: impl Fn() -> Adam<Gpu>,
-        step: impl Fn(&mut Model<M, Gpu>, &mut Adam<Gpu>) -> Result<f64, nn::Error>,
+        precisions: Vec<(&'static str, Cuda<E>)>,
+        adam: impl Fn() -> Adam<Cuda<E>>,
+        step: impl Fn(&mut Model<M, Cuda<E>>, &mut Adam<Cuda<E>>) -> Result<f64, nn::Error>,
     ) -> Outcome
     where
-        M: Declared + Module<Gpu, <M as Declared>::In>,
+        M: Declared + Module<Cuda<E>, <M as Declared>::In>,
     {
         if !self.wants(work.name) {
             return Ok(());
         }
-        for &precision in precisions {
-            let device = self.device.clone();
-            let device = if precision == "f32" { device.full_precision() } else { device };
-            let weights = Weights::<M, Gpu>::new(device, 1)?;
+        for (precision, device) in precisions {
+            let weights = Weights::<M, Cuda<E>>::new(device, 1)?;
             let params = weights.parameters().iter().filter(|p| !p.role.in_state()).map(|p| p.len()).sum();
             let (mut model, mut adam) = (Model::new(weights, 1, batch)?, adam());
             self.steps(&Work { params, ..work }, precision, || match step(&mut model, &mut adam)? {
@@ -160,23 +168,8 @@ impl Bench {
         Ok(())
     }
 
-    fn infers(&self, name: &'static str, batch: usize) -> Outcome {
-        if !self.wants(name) {
-            return Ok(());
-        }
-        let mut model = Model::<Policy, Gpu>::new(Weights::new(self.device.clone(), 1)?, 1, batch)?;
-        let x = random(2, 8 * batch);
-        let params = model.weights().parameters().iter().map(|p| p.len()).sum();
-        let flops = perceptron(batch, &POLICY) as f64;
-        let work = Work { name, params, flops, bytes: 0.0, items: batch, unit: "samples" };
-        self.steps(&work, "f32", || {
-            let y = model.forward(&x)?;
-            if y.iter().all(|y| y.is_finite()) { Ok(()) } else { Err("an output is not finite".into()) }
-        })
-    }
-
     /// A kernel, called so often in a row that a sample takes some milliseconds.
-    fn kernel(&self, work: &Work, device: &Gpu, precision: &str, mut call: impl FnMut()) -> Outcome {
+    fn kernel(&self, work: &Work, device: &Cuda<E>, precision: &str, mut call: impl FnMut()) -> Outcome {
         let mut run = |calls| {
             (0..calls).for_each(|_| call());
             Ok(device.finish()?)
@@ -197,11 +190,12 @@ impl Bench {
     }
 
     /// Random numbers on the GPU. They come again after a million: making them takes long.
-    fn filled(&self, seed: u64, n: usize) -> Outcome<<Gpu as Memory>::Buffer<f32>> {
-        let some = random(seed, n.min(1 << 20));
-        let all: Vec<f32> = some.iter().copied().cycle().take(n).collect();
+    fn filled(&self, seed: u64, n: usize) -> Outcome<Buffer<E>> {
+        let some: Vec<E> =
+            random(seed, n.min(1 << 20)).into_iter().map(|x| E::from_f64(f64::from(x))).collect();
+        let all: Vec<E> = some.iter().copied().cycle().take(n).collect();
         let mut buffer = self.device.alloc(n)?;
-        self.device.upload(&all, Gpu::view_mut(&mut buffer));
+        self.device.upload(&all, Cuda::<E>::view_mut(&mut buffer));
         Ok(buffer)
     }
 
@@ -211,13 +205,17 @@ impl Bench {
         }
         let s = LinearSpec { rows, inputs, outputs, act: Unary::Identity, transposed: false };
         let (x, w) = (self.filled(1, rows * inputs)?, self.filled(2, inputs * outputs)?);
-        let mut y = self.device.alloc::<f32>(rows * outputs)?;
+        let mut y = self.device.alloc::<E>(rows * outputs)?;
         let work = Work::kernel(name, 2.0 * (rows * inputs * outputs) as f64, 0);
-        for (precision, device) in
-            [("tf32", self.device.clone()), ("f32", self.device.clone().full_precision())]
-        {
+        for (precision, device) in self.precisions() {
             self.kernel(&work, &device, precision, || {
-                device.linear(&s, Gpu::view(&x), Gpu::view(&w), None, Gpu::view_mut(&mut y));
+                device.linear(
+                    &s,
+                    Cuda::<E>::view(&x),
+                    Cuda::<E>::view(&w),
+                    None,
+                    Cuda::<E>::view_mut(&mut y),
+                );
             })?;
         }
         Ok(())
@@ -232,26 +230,76 @@ impl Bench {
         let n = batch * heads * len * dim;
         let [q, k, v, dy] = [1, 2, 3, 4].map(|seed| self.filled(seed, n));
         let (q, k, v, dy) = (q?, k?, v?, dy?);
-        let alloc = |n| self.device.alloc::<f32>(n);
-        let (mut y, mut lse, mut scratch) = (alloc(n)?, alloc(s.lse())?, alloc(s.vjp_scratch())?);
+        let alloc = |n| self.device.alloc::<E>(n);
+        let wide = |n| self.device.alloc::<E::Wide>(n);
+        let (mut y, mut lse, mut scratch) = (alloc(n)?, wide(s.lse())?, wide(s.vjp_scratch())?);
         let (mut dq, mut dk, mut dv) = (alloc(n)?, alloc(n)?, alloc(n)?);
         let flops = attention_flops(batch, heads * dim, len);
-        for (precision, device) in
-            [("tf32", self.device.clone()), ("f32", self.device.clone().full_precision())]
-        {
-            let [q, k, v, dy] = [&q, &k, &v, &dy].map(Gpu::view);
+        for (precision, device) in self.precisions() {
+            let [q, k, v, dy] = [&q, &k, &v, &dy].map(Cuda::<E>::view);
             self.kernel(&Work::kernel("attention", flops, 0), &device, precision, || {
-                device.attention(&s, q, k, v, None, Gpu::view_mut(&mut y), Some(Gpu::view_mut(&mut lse)));
+                device.attention(
+                    &s,
+                    q,
+                    k,
+                    v,
+                    None,
+                    Cuda::<E>::view_mut(&mut y),
+                    Some(Cuda::<E>::view_mut(&mut lse)),
+                );
             })?;
             // Five products of which forward has two.
             self.kernel(&Work::kernel("attention-vjp", 2.5 * flops, 0), &device, precision, || {
-                let [q_, k_, v_] = [&mut dq, &mut dk, &mut dv].map(|d| Some(Gpu::view_mut(d)));
+                let [q_, k_, v_] = [&mut dq, &mut dk, &mut dv].map(|d| Some(Cuda::<E>::view_mut(d)));
                 let gradients = AttentionGradients::Apart { q: q_, k: k_, v: v_ };
-                let (y, lse) = (Gpu::view(&y), Gpu::view(&lse));
-                device.attention_vjp(&s, q, k, v, None, y, lse, dy, gradients, Gpu::view_mut(&mut scratch));
+                let (y, lse) = (Cuda::<E>::view(&y), Cuda::<E>::view(&lse));
+                device.attention_vjp(
+                    &s,
+                    q,
+                    k,
+                    v,
+                    None,
+                    y,
+                    lse,
+                    dy,
+                    gradients,
+                    Cuda::<E>::view_mut(&mut scratch),
+                );
             })?;
         }
         Ok(())
+    }
+
+    fn gpt<M>(&self, sizes: [usize; 4], step: Step<M, E>) -> Outcome
+    where
+        M: Declared + Module<Cuda<E>, <M as Declared>::In>,
+    {
+        let [batch, len, dim, blocks] = sizes;
+        let tokens = batch * len;
+        let products = 2 * tokens * (blocks * 12 * dim * dim + dim * 65);
+        let flops = 3.0 * (products as f64 + blocks as f64 * attention_flops(batch, dim, len));
+        let work = Work { name: "gpt-train", params: 0, flops, bytes: 0.0, items: tokens, unit: "tokens" };
+        let (x, target) = (ids(2, tokens, 65), ids(3, tokens, 65));
+        let adam = || AdamW::new(1e-3).weight_decay(0.1);
+        self.trains::<M>(work, batch, self.precisions(), adam, |model, adam| step(model, adam, &x, &target))
+    }
+}
+
+/// What is measured in single precision alone.
+impl Bench<f32> {
+    fn infers(&self, name: &'static str, batch: usize) -> Outcome {
+        if !self.wants(name) {
+            return Ok(());
+        }
+        let mut model = Model::<Policy, Single>::new(Weights::new(self.device.clone(), 1)?, 1, batch)?;
+        let x = random(2, 8 * batch);
+        let params = model.weights().parameters().iter().map(|p| p.len()).sum();
+        let flops = perceptron(batch, &POLICY) as f64;
+        let work = Work { name, params, flops, bytes: 0.0, items: batch, unit: "samples" };
+        self.steps(&work, "f32", || {
+            let y = model.forward(&x)?;
+            if y.iter().all(|y| y.is_finite()) { Ok(()) } else { Err("an output is not finite".into()) }
+        })
     }
 
     fn rows(&self) -> Outcome {
@@ -259,21 +307,21 @@ impl Bench {
         let (n, device) = (rows * cols, &self.device);
         let (x, mut y) = (self.filled(1, n)?, device.alloc::<f32>(n)?);
         let (gamma, beta) = (self.filled(2, cols)?, self.filled(3, cols)?);
-        let x = Gpu::view(&x);
+        let x = Single::view(&x);
         if self.wants("copy") {
             self.kernel(&Work::kernel("copy", 0.0, 8 * n), device, "f32", || {
-                device.copy(x, Gpu::view_mut(&mut y));
+                device.copy(x, Single::view_mut(&mut y));
             })?;
         }
         if self.wants("layer-norm") {
-            let [gamma, beta] = [&gamma, &beta].map(|b| Some(Gpu::view(b)));
+            let [gamma, beta] = [&gamma, &beta].map(|b| Some(Single::view(b)));
             self.kernel(&Work::kernel("layer-norm", 0.0, 8 * n), device, "f32", || {
-                device.layer_norm(cols, 1e-5, x, gamma, beta, Gpu::view_mut(&mut y), None);
+                device.layer_norm(cols, 1e-5, x, gamma, beta, Single::view_mut(&mut y), None);
             })?;
         }
         if self.wants("softmax") {
             self.kernel(&Work::kernel("softmax", 0.0, 8 * n), device, "f32", || {
-                device.softmax(cols, x, Gpu::view_mut(&mut y));
+                device.softmax(cols, x, Single::view_mut(&mut y));
             })?;
         }
         Ok(())
@@ -299,27 +347,14 @@ impl Bench {
         let work = Work { params: n, ..Work::kernel("adam", 0.0, 28 * n) };
         self.kernel(&work, &self.device, "f32", || {
             s.step += 1;
-            let [p, m, v] = [&mut p, &mut m, &mut v].map(Gpu::view_mut);
-            self.device.adam(&s, Gpu::empty(), p, Gpu::view(&g), m, v);
+            let [p, m, v] = [&mut p, &mut m, &mut v].map(Single::view_mut);
+            self.device.adam(&s, Single::empty(), p, Single::view(&g), m, v);
         })
-    }
-
-    fn gpt<M>(&self, sizes: [usize; 4], step: Step<M>) -> Outcome
-    where
-        M: Declared + Module<Gpu, <M as Declared>::In>,
-    {
-        let [batch, len, dim, blocks] = sizes;
-        let tokens = batch * len;
-        let products = 2 * tokens * (blocks * 12 * dim * dim + dim * 65);
-        let flops = 3.0 * (products as f64 + blocks as f64 * attention_flops(batch, dim, len));
-        let work = Work { name: "gpt-train", params: 0, flops, bytes: 0.0, items: tokens, unit: "tokens" };
-        let (x, target) = (ids(2, tokens, 65), ids(3, tokens, 65));
-        let adam = || AdamW::new(1e-3).weight_decay(0.1);
-        self.trains::<M>(work, batch, &["tf32", "f32"], adam, |model, adam| step(model, adam, &x, &target))
     }
 }
 
-type Step<M> = fn(&mut Model<M, Gpu>, &mut Adam<Gpu>, &[u32], &[u32]) -> Result<f64, nn::Error>;
+type Single = Cuda<f32>;
+type Step<M, E> = fn(&mut Model<M, Cuda<E>>, &mut Adam<Cuda<E>>, &[u32], &[u32]) -> Result<f64, nn::Error>;
 
 const POLICY: [usize; 4] = [8, 64, 64, 4];
 
@@ -341,6 +376,25 @@ fn resnet_flops(batch: usize) -> [usize; 2] {
     [first, first + stages + 640].map(|n| 2 * batch * n)
 }
 
+fn transformers<E: CudaReal>(bench: &Bench<E>) -> Outcome {
+    if bench.tiny {
+        bench.gpt::<TinyGpt>([2, 16, 32, 2], |model, adam, x, target| {
+            model.train_step(x, target, &CrossEntropy::default(), adam)
+        })
+    } else {
+        bench.gpt::<Gpt>([64, 256, 384, 6], |model, adam, x, target| {
+            model.train_step(x, target, &CrossEntropy::default(), adam)
+        })
+    }
+}
+
+fn products<E: CudaReal>(bench: &Bench<E>) -> Outcome {
+    let tiny = bench.tiny;
+    bench.product("product-4096", if tiny { [64; 3] } else { [4096; 3] })?;
+    bench.product("product-1024x768x3072", if tiny { [32, 24, 96] } else { [1024, 768, 3072] })?;
+    bench.attention()
+}
+
 fn main() -> Outcome {
     let (mut tiny, mut seconds, mut only) = (false, 1.0, None);
     let mut words = std::env::args().skip(1);
@@ -353,18 +407,14 @@ fn main() -> Outcome {
             _ => return Err("gpu [--tiny] [--seconds S] [--only TEXT]".into()),
         }
     }
-    let bench = Bench { device: Gpu::open()?, tiny, time: Duration::from_secs_f64(seconds), only };
+    let time = Duration::from_secs_f64(seconds);
+    let bench = Bench { device: Cuda::<f32>::open()?, tiny, time, only: only.clone() };
     eprintln!("nn {} on {:?}", env!("CARGO_PKG_VERSION"), bench.device);
-
-    if tiny {
-        bench.gpt::<TinyGpt>([2, 16, 32, 2], |model, adam, x, target| {
-            model.train_step(x, target, &CrossEntropy::default(), adam)
-        })?;
-    } else {
-        bench.gpt::<Gpt>([64, 256, 384, 6], |model, adam, x, target| {
-            model.train_step(x, target, &CrossEntropy::default(), adam)
-        })?;
-    }
+    transformers(&bench)?;
+    products(&bench)?;
+    let half = Bench { device: Cuda::<bf16>::open()?, tiny, time, only };
+    transformers(&half)?;
+    products(&half)?;
 
     let batch = if tiny { 1 } else { 128 };
     let (x, target) = (random(2, 3 * 32 * 32 * batch), ids(3, batch, 10));
@@ -375,7 +425,7 @@ fn main() -> Outcome {
     bench.trains::<ResNet20>(
         work,
         batch,
-        &["tf32", "f32"],
+        bench.precisions(),
         || Adam::new(1e-3),
         |model, adam| model.train_step(&x, &target, &CrossEntropy::default(), adam),
     )?;
@@ -386,16 +436,13 @@ fn main() -> Outcome {
     bench.trains::<Policy>(
         work,
         256,
-        &["f32"],
+        vec![("f32", bench.device.clone())],
         || Adam::new(1e-3),
         |model, adam| model.train_step(&x, &target, &MSE::default(), adam),
     )?;
     bench.infers("policy-forward-1", 1)?;
     bench.infers("policy-forward-256", 256)?;
 
-    bench.product("product-4096", if tiny { [64; 3] } else { [4096; 3] })?;
-    bench.product("product-1024x768x3072", if tiny { [32, 24, 96] } else { [1024, 768, 3072] })?;
-    bench.attention()?;
     bench.rows()?;
     bench.adam()
 }

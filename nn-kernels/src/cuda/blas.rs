@@ -17,6 +17,7 @@ use cudarc::driver::sys::CUstream;
 use super::libraries::WORKSPACE;
 
 const SINGLE: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_32F;
+const HALF: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16BF;
 /// Algorithms to choose from.
 const ASKED: usize = 8;
 /// Alignment beyond which the heuristic makes no difference.
@@ -42,8 +43,16 @@ pub(super) struct Shape {
     pub(super) add: bool,
     /// A number for each of the m rows of D.
     pub(super) bias: bool,
-    /// The factors may be rounded to TF32.
-    pub(super) tf32: bool,
+    pub(super) precision: Precision,
+}
+
+/// What factors, the bias and the result are, and what is computed with. Sums are of `f32`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Precision {
+    Single,
+    /// `f32`, of which factors may be rounded.
+    Tf32,
+    Half,
 }
 
 /// All that the choice of an algorithm depends on.
@@ -149,12 +158,13 @@ struct Plan {
 
 impl Plan {
     fn new(handle: sys::cublasLtHandle_t, key: &Key, bias: u64) -> Result<Self, CublasError> {
-        let Shape { m, n, k, a, b, add, tf32, .. } = key.shape;
+        let Shape { m, n, k, a, b, add, precision, .. } = key.shape;
+        let kind = if precision == Precision::Half { HALF } else { SINGLE };
         let layout = |factor: Factor, rows, cols| match factor.transposed {
-            false => Layout::new(rows, cols, factor.stride),
-            true => Layout::new(cols, rows, factor.stride),
+            false => Layout::new(kind, rows, cols, factor.stride),
+            true => Layout::new(kind, cols, rows, factor.stride),
         };
-        let product = Product::new(tf32)?;
+        let product = Product::new(precision)?;
         {
             use sys::cublasLtMatmulDescAttributes_t::*;
             let operation = |factor: Factor| u32::from(factor.transposed);
@@ -166,9 +176,11 @@ impl Plan {
                 product.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
             }
         }
-        let (a, b, d) = (layout(a, m, k)?, layout(b, k, n)?, Layout::new(m, n, m)?);
-        let preference = Preference::new(key.alignment)?;
-        let algorithm = choose(handle, &product, [&a, &b, &d], &preference)?;
+        let (a, b, d) = (layout(a, m, k)?, layout(b, k, n)?, Layout::new(kind, m, n, m)?);
+        // Parts of a sum are not rounded to what the result is.
+        let ordered = if precision == Precision::Half { ORDERED_WIDE } else { ORDERED };
+        let preference = Preference::new(key.alignment, ordered)?;
+        let algorithm = choose(handle, &product, [&a, &b, &d], &preference, ordered)?;
         Ok(Self { product, a, b, d, beta: if add { 1.0 } else { 0.0 }, algorithm })
     }
 }
@@ -179,6 +191,7 @@ fn choose(
     product: &Product,
     [a, b, d]: [&Layout; 3],
     preference: &Preference,
+    ordered: u32,
 ) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
     let none = sys::cublasLtMatmulHeuristicResult_t {
         algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
@@ -206,7 +219,9 @@ fn choose(
     asked.result()?;
     let found = found.into_iter().take(usize::try_from(count).unwrap_or(0));
     let fits = |result: &sys::cublasLtMatmulHeuristicResult_t| {
-        result.state.result().is_ok() && result.workspaceSize <= WORKSPACE && keeps_order(&result.algo)
+        result.state.result().is_ok()
+            && result.workspaceSize <= WORKSPACE
+            && keeps_order(&result.algo, ordered)
     };
     let unsupported = CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
     found
@@ -217,7 +232,7 @@ fn choose(
 }
 
 /// Whether an algorithm adds parts of sums outside the result, one after the other, if it cuts them at all.
-fn keeps_order(algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
+fn keeps_order(algorithm: &sys::cublasLtMatmulAlgo_t, ordered: u32) -> bool {
     let attribute = sys::cublasLtMatmulAlgoConfigAttributes_t::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME;
     let (mut scheme, mut written) = (0_u32, 0);
     // SAFETY: the attribute is a number of 4 bytes.
@@ -230,19 +245,22 @@ fn keeps_order(algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
             &mut written,
         )
     };
-    told.result().is_ok() && scheme & !ORDERED == 0
+    told.result().is_ok() && scheme & !ordered == 0
 }
 
 /// Ways to add parts of sums that are in a fixed order; that in place of the result is none.
-const ORDERED: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32
-    | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
+const ORDERED: u32 =
+    ORDERED_WIDE | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
+/// Those that add them before they are rounded.
+const ORDERED_WIDE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
 /// The description of a product.
 struct Product(sys::cublasLtMatmulDesc_t);
 
 impl Product {
-    fn new(tf32: bool) -> Result<Self, CublasError> {
+    fn new(precision: Precision) -> Result<Self, CublasError> {
         use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32};
+        let tf32 = precision == Precision::Tf32;
         let compute = if tf32 { CUBLAS_COMPUTE_32F_FAST_TF32 } else { CUBLAS_COMPUTE_32F };
         result::create_matmul_desc(compute, SINGLE).map(Self)
     }
@@ -270,8 +288,8 @@ impl Drop for Product {
 struct Layout(sys::cublasLtMatrixLayout_t);
 
 impl Layout {
-    fn new(rows: usize, cols: usize, stride: usize) -> Result<Self, CublasError> {
-        result::create_matrix_layout(SINGLE, rows as u64, cols as u64, stride as i64).map(Self)
+    fn new(kind: sys::cudaDataType_t, rows: usize, cols: usize, stride: usize) -> Result<Self, CublasError> {
+        result::create_matrix_layout(kind, rows as u64, cols as u64, stride as i64).map(Self)
     }
 }
 
@@ -286,11 +304,11 @@ impl Drop for Layout {
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
-    fn new([a, b, d, _]: [u32; 4]) -> Result<Self, CublasError> {
+    fn new([a, b, d, _]: [u32; 4], ordered: u32) -> Result<Self, CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t::*;
         let preference = Self(result::create_matmul_pref()?);
         preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(WORKSPACE as u64))?;
-        preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &ORDERED)?;
+        preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &ordered)?;
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a)?;
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b)?;
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d)?;

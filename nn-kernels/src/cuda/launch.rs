@@ -363,7 +363,7 @@ impl Core {
         compiler: Compiler,
         forced: Forced,
         graphs: bool,
-        single: bool,
+        libraries: [bool; 2],
     ) -> Result<Self, DeviceError> {
         let state = State {
             depth: 0,
@@ -397,7 +397,7 @@ impl Core {
         let scratch = (core.alloc(SCRATCH)?, SCRATCH);
         core.lock().scratch = scratch;
         core.context.bind_to_thread().map_err(driver("choosing the context"))?;
-        let mut libraries = Libraries::open(forced, single, core.stream.cu_stream())?;
+        let mut libraries = Libraries::open(forced, libraries, core.stream.cu_stream())?;
         if libraries.blas.is_some() || libraries.dnn.is_some() {
             libraries.workspace = core.alloc(WORKSPACE)?;
         }

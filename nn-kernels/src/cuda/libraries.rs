@@ -62,12 +62,12 @@ pub(super) struct Libraries {
 }
 
 impl Libraries {
-    /// Those that are there, for a device whose context is current. A library that does not start, or whose routes are
-    /// not to be taken, counts as absent, as do both for other elements than `f32`.
+    /// Those that are there, of cuBLASLt and cuDNN, where each is of use, for a device whose context is current. A library
+    /// that does not start, or whose routes are not to be taken, counts as absent.
     ///
     /// # Errors
     /// A forced route takes a library that is not there.
-    pub(super) fn open(forced: Forced, single: bool, stream: CUstream) -> Result<Self, DeviceError> {
+    pub(super) fn open(forced: Forced, of_use: [bool; 2], stream: CUstream) -> Result<Self, DeviceError> {
         let missing = |route: &str, library| DeviceError::NoLibrary { route: route.to_owned(), library };
         let (blas, dnn) = (forced.blas == Some(true), forced.dnn == Some(true));
         if blas && !has_blas() {
@@ -77,14 +77,14 @@ impl Libraries {
             return Err(missing("conv2d=library", "cuDNN"));
         }
         let mut all = Self::default();
-        if single && forced.blas != Some(false) && has_blas() {
+        if of_use[0] && forced.blas != Some(false) && has_blas() {
             match Blas::new() {
                 Ok(opened) => all.blas = Some(opened),
                 Err(error) if blas => return Err(failed("opening cuBLASLt", error)),
                 Err(_) => {}
             }
         }
-        if single && forced.dnn != Some(false) && has_dnn() {
+        if of_use[1] && forced.dnn != Some(false) && has_dnn() {
             all.dnn = Some(Dnn::new(stream));
         }
         Ok(all)

@@ -187,6 +187,11 @@ fn forward<'a, E: CudaReal>(s: &LinearSpec, x: View<'a, E>, w: View<'a, E>) -> P
 }
 
 impl<E: CudaReal> Cuda<E> {
+    /// Whether cuBLASLt computes with such elements as is meant here.
+    pub(super) const fn knows_blas() -> bool {
+        E::SINGLE || E::HALF
+    }
+
     /// Records y = the product, or y += it, by cuBLASLt, if it is to have it and takes it.
     fn by_library(
         &self,
@@ -198,7 +203,7 @@ impl<E: CudaReal> Cuda<E> {
         let (forced, sizes) = (self.core.forced.blas, [p.rows, p.cols, p.depth]);
         let wanted = forced.unwrap_or(libraries::pays(&sizes));
         let counted = sizes.iter().all(|&size| size > 0 && size < 1 << 31);
-        if !E::SINGLE || !wanted || !counted {
+        if !Self::knows_blas() || !wanted || !counted {
             return false;
         }
         // A column-major matrix whose columns are as long as what lies side by side. Of a single column the stride says
@@ -215,7 +220,11 @@ impl<E: CudaReal> Cuda<E> {
             b: factor(&p.a, p.rows, false),
             add,
             bias: bias.is_some(),
-            tf32: self.form(None, &sizes) == Form::Tensor,
+            precision: match (E::HALF, self.form(None, &sizes)) {
+                (true, _) => blas::Precision::Half,
+                (false, Form::Tensor) => blas::Precision::Tf32,
+                (false, Form::Plain) => blas::Precision::Single,
+            },
         };
         let operands =
             [p.b.values.address(), p.a.values.address(), y.address(), bias.map_or(0, View::address)];
@@ -397,6 +406,6 @@ impl<E: CudaReal> Linear for Cuda<E> {
 
     fn linear_route(s: &LinearSpec) -> &'static str {
         let large = libraries::pays(&[s.rows, s.inputs, s.outputs]);
-        if E::SINGLE && large && libraries::has_blas() { "cublaslt" } else { "tiles" }
+        if Self::knows_blas() && large && libraries::has_blas() { "cublaslt" } else { "tiles" }
     }
 }

@@ -4,7 +4,8 @@
 //! file for the GPU at hand when one of its kernels is first asked for; what it made is kept in memory and on disk.
 //! Shapes are arguments of kernels and not constants, so that a model compiles each file once.
 //!
-//! Large products and convolutions of `f32` go to NVIDIA's cuBLASLt and cuDNN where they are installed (`libraries`).
+//! Large products of `f32` and `bf16`, and convolutions of `f32`, go to NVIDIA's cuBLASLt and cuDNN where they are
+//! installed (`libraries`).
 //!
 //! Operations are recorded (`launch`) and submitted one by one, or as a whole by
 //! [`Memory::together`](crate::Memory::together): a list of launches that comes a second time is made a CUDA graph,
@@ -168,7 +169,7 @@ impl<E: CudaReal> Cuda<E> {
         let shared = context.attribute(limit).map_err(&failed)?.try_into().unwrap_or(0);
         let name = context.name().map_err(&failed)?;
         let compiler = Compiler::new(format!("sm_{major}{minor}"), E::NAME, &name)?;
-        let core = Core::new(context, stream, compiler, forced, graphs, E::SINGLE)?;
+        let core = Core::new(context, stream, compiler, forced, graphs, [Self::knows_blas(), E::SINGLE])?;
         let allowed = std::env::var_os("NN_CUDA_TF32").is_none_or(|value| value != "0");
         let tensor_cores = major >= 8;
         let tf32 = allowed && tensor_cores;

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use half::bf16;
 use nn_kernels::cuda::{Buffer, CudaReal};
 use nn_kernels::ops::{Conv, Conv2dSpec, Linear, LinearSpec, Unary};
 use nn_kernels::{Cpu, Cuda, Device, Float, Memory};
@@ -177,6 +178,28 @@ fn operands_may_start_anywhere() {
             d.finish().unwrap();
             assert_eq!(calls(&["cudnnConvolutionForward"]), [expected]);
         }
+    });
+}
+
+#[test]
+fn large_products_of_bfloat16_are_the_librarys() {
+    alone("routes::large_products_of_bfloat16_are_the_librarys", || {
+        let d = plain::<bf16>().unwrap();
+        let s = layer(101, 101, 103, Unary::Relu);
+        let found = linear(&d, &s);
+        d.finish().unwrap();
+        assert_eq!(calls(&PRODUCTS), [3, 3]);
+        for (found, expected) in found.iter().zip(&linear(&Cpu::<f64>::default(), &s)) {
+            // Operands were rounded as well.
+            assert!(error(found, expected) < 0.02);
+        }
+        let kernels = linear(&d.forcing("linear=kernels").unwrap(), &s);
+        for (found, expected) in found.iter().zip(&kernels) {
+            assert!(error(found, expected) < 0.005);
+        }
+        conv(&d, &same(1, [15, 32], 16, 1));
+        assert_eq!((calls(&PRODUCTS)[1], calls(&CONVOLUTIONS)[1]), (3, 0));
+        assert_eq!(Cuda::<bf16>::linear_route(&s), "cublaslt");
     });
 }
 

@@ -107,7 +107,7 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned 
 }
 
 // What a register of a factor holds on tensor cores: a float that was rounded to TF32, or two neighbours in k of bfloat16.
-template <class T> struct Word;
+template <class Elem> struct Word;
 template <> struct Word<float> {
   static constexpr int TERMS = 1;
   // Terms that lie `apart` from one another.
@@ -132,9 +132,9 @@ __device__ __forceinline__ unsigned load_word(const float* at) { return __float_
 __device__ __forceinline__ unsigned load_word(const bfloat16* at) { return *reinterpret_cast<const unsigned*>(at); }
 
 // d[16x8] += a[16xk] b[kx8], with the k of the factors' type: 8 of TF32, 16 of bfloat16. The words of a and b lie alike.
-template <class T>
+template <class Elem>
 __device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  if constexpr (Word<T>::TERMS == 1) mma_m16n8k8_tf32(d, a, b);
+  if constexpr (Word<Elem>::TERMS == 1) mma_m16n8k8_tf32(d, a, b);
   else mma_m16n8k16_bf16(d, a, b);
 }
 

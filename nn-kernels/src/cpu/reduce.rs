@@ -200,8 +200,8 @@ pub(crate) fn max<E: Real>(x: &[E]) -> E {
     lanes[0]
 }
 
-/// Columns that [`sum_columns`] keeps in registers and the first cache while it walks down the rows.
-const TILE: usize = 64;
+/// Columns that [`sum_columns`] keeps in registers while it walks down the rows.
+const TILE: usize = 32;
 
 /// y[j] += Σ over rows of f(row's own constants, a, b), each column in the order of its rows. `a` and `b` hold whole
 /// rows of `cols` values, of which the columns from `first` on are summed, as many as y has.
@@ -215,18 +215,38 @@ pub(crate) fn sum_columns<E: Real, R: Copy>(
     row: impl Fn(usize) -> R,
     f: impl Fn(R, f64, f64) -> f64,
 ) {
-    for (tile, y) in y.chunks_mut(TILE).enumerate() {
-        let columns = first + tile * TILE..first + tile * TILE + y.len();
+    let rows = || a.chunks_exact(cols).zip(b.chunks_exact(cols)).enumerate();
+    let (tiles, rest) = y.as_chunks_mut::<TILE>();
+    let mut at = first;
+    for y in tiles {
         let mut sums = [0.0; TILE];
-        for (r, (a, b)) in a.chunks_exact(cols).zip(b.chunks_exact(cols)).enumerate() {
+        for (r, (a, b)) in rows() {
             let row = row(r);
-            for ((sum, a), b) in sums.iter_mut().zip(&a[columns.clone()]).zip(&b[columns.clone()]) {
-                *sum += f(row, a.to_f64(), b.to_f64());
+            // Of a length that the compiler knows, or it keeps the sums in memory.
+            if let (Some(a), Some(b)) = (a[at..].first_chunk::<TILE>(), b[at..].first_chunk::<TILE>()) {
+                for j in 0..TILE {
+                    sums[j] += f(row, a[j].to_f64(), b[j].to_f64());
+                }
             }
         }
         for (y, sum) in y.iter_mut().zip(sums) {
             *y += E::from_f64(sum);
         }
+        at += TILE;
+    }
+    if rest.is_empty() {
+        return;
+    }
+    let columns = at..at + rest.len();
+    let mut sums = [0.0; TILE];
+    for (r, (a, b)) in rows() {
+        let row = row(r);
+        for ((sum, a), b) in sums.iter_mut().zip(&a[columns.clone()]).zip(&b[columns.clone()]) {
+            *sum += f(row, a.to_f64(), b.to_f64());
+        }
+    }
+    for (y, sum) in rest.iter_mut().zip(sums) {
+        *y += E::from_f64(sum);
     }
 }
 

@@ -520,6 +520,62 @@ fn bf16_infers_evaluates_goes_on_and_saves() {
     there.train_step(&x[..144], &t[..2], &CrossEntropy::default(), &mut sgd).unwrap();
 }
 
+/// y = x·scale, for one sample; training makes the scale zero.
+#[layer(scale: S1<N>)]
+struct Fading<const N: usize>;
+
+impl<N: Dim> FadingOf<N> {
+    const LEAVES: [Leaf; 1] = [Leaf::new("scale", Dims::of([N::N]), Role::State, Init::Constant(1.0))];
+}
+
+impl<N: Dim> Params for FadingOf<N> {
+    const LABEL: Text = Self::SHOWN;
+    const TREE: &'static Node = &Node::of(&Self::LEAVES);
+}
+
+impl<X: Signature, N: Dim> Layer<X> for FadingOf<N> {
+    const RULE: Rule = Rule::ok(X::SIG);
+}
+
+impl<D: Device, X: Signature, N: Dim> Module<D, X> for FadingOf<N> {
+    fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
+        let scale = call.state.read().slice(0, N::N).elements();
+        cx.device().binary(kernels::ops::Binary::Mul, call.x.get(0), scale, call.y.get(0));
+        if let Some(state) = call.state.write() {
+            cx.device().clear(state);
+        }
+    }
+
+    fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
+        let scale = call.state.slice(0, N::N).elements();
+        if let Some(dx) = call.dx.wanted(0) {
+            cx.device().binary(kernels::ops::Binary::Mul, call.dy.get(0), scale, dx);
+        }
+    }
+}
+
+sequential! {
+    Faded: [4] -> [4] = Linear<4, 4>, fading: Fading<4>
+}
+
+/// A layer may compute with state that training changes.
+#[test]
+fn state_that_changed_is_rounded_anew() {
+    let Some(device) = gpu::<bf16>() else { return };
+    let mut net = Model::<Faded, _>::new(Weights::new(device, 1).unwrap(), 1, 1).unwrap();
+    let (x, t, mut sgd) = ([1.0, 2.0, 3.0, 4.0], [0.0; 4], Sgd::new(0.1));
+    let before = net.forward(&x).unwrap().to_vec();
+    assert!(before.iter().all(|y| *y != 0.0));
+    // A step that fails takes it back.
+    net.check_finite(true);
+    net.train_step(&[f32::NAN; 4], &t, &MSE::default(), &mut sgd).unwrap_err();
+    assert_eq!(net.forward(&x).unwrap(), before);
+    // A vjp is given the state as forward left it.
+    net.train_step(&x, &t, &MSE::default(), &mut sgd).unwrap();
+    assert_eq!(net.gradient("0.bias").unwrap(), [0.0; 4]);
+    assert_eq!(net.forward(&x).unwrap(), [0.0; 4]);
+}
+
 #[test]
 fn a_layer_without_a_kernel_is_named() {
     trybuild::TestCases::new().compile_fail("tests/ui/cuda/*.rs");

@@ -82,12 +82,13 @@ pub use layers::transformer::*;
 pub use layers::wrap::*;
 pub use loss::{CrossEntropy, CrossEntropyRows, Loss, MSE, Rows, Targets, argmax};
 pub use model::{Evaluation, Model};
-#[cfg(feature = "cuda")]
-pub use nn_kernels::Cuda;
 pub use nn_kernels::ops::Reduction;
 pub use nn_kernels::{
-    self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, Packing, View, ViewMut,
+    self as kernels, Cpu, Device, DeviceError, Float, Isa, Memory, Open, Packing, View, ViewMut, WideView,
+    WideViewMut,
 };
+#[cfg(feature = "cuda")]
+pub use nn_kernels::{Cuda, bf16};
 pub use nn_macros::{checkpoint, layer, module, sequential};
 pub use optim::{Adam, AdamW, Optimizer, Restored, Saved, Sgd};
 pub use partial::Partial;

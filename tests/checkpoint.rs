@@ -223,7 +223,7 @@ fn resuming_takes_no_other_precision() {
         *dtype = Dtype::F64;
         let values = data.as_chunks::<4>().0.iter();
         *data = values.flat_map(|b| f64::from(f32::from_le_bytes(*b)).to_le_bytes()).collect();
-        let says = format!("`{name}` is F64, and the model computes in F32");
+        let says = format!("`{name}` is F64, and the model is trained in F32");
         std::fs::write(&path, put_together(&wider, Some(facts.clone()))).unwrap();
         let mut other = Training::new(4, Adam::new(0.3), Batches::new(SAMPLES, 5, 6));
         let before = bits(&other.model);

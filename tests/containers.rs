@@ -89,7 +89,7 @@ impl<N: Dim> ProbeOf<N> {
             batch: cx.batch,
             lengths: cx.lengths,
             gain: host(cx, slice::<D>(params, 0, N::N)),
-            base: host(cx, state.slice(Self::TREE.leaf_offset(2), N::N).frozen()),
+            base: host(cx, state.slice(Self::TREE.leaf_offset(2), N::N).elements()),
             count: host(cx, state.slice(Self::TREE.leaf_offset(1), 1).values())[0],
             writes: false,
             x: Vec::new(),

@@ -519,6 +519,149 @@ fn bf16_infers_evaluates_goes_on_and_saves() {
     there.train_step(&x[..144], &t[..2], &CrossEntropy::default(), &mut sgd).unwrap();
 }
 
+/// y = x·scale, for one sample; training makes the scale zero.
+#[layer(scale: S1<N>)]
+struct Fading<const N: usize>;
+
+impl<N: Dim> FadingOf<N> {
+    const LEAVES: [Leaf; 1] = [Leaf::new("scale", Dims::of([N::N]), Role::State, Init::Constant(1.0))];
+}
+
+impl<N: Dim> Params for FadingOf<N> {
+    const LABEL: Text = Self::SHOWN;
+    const TREE: &'static Node = &Node::of(&Self::LEAVES);
+}
+
+impl<X: Signature, N: Dim> Layer<X> for FadingOf<N> {
+    const RULE: Rule = Rule::ok(X::SIG);
+}
+
+impl<D: Device, X: Signature, N: Dim> Module<D, X> for FadingOf<N> {
+    fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
+        let scale = call.state.read().slice(0, N::N).elements();
+        cx.device().binary(kernels::ops::Binary::Mul, call.x.get(0), scale, call.y.get(0));
+        if let Some(state) = call.state.write() {
+            cx.device().clear(state);
+        }
+    }
+
+    fn vjp(cx: &mut Ctx<'_, D>, mut call: Vjp<'_, D>) {
+        let scale = call.state.slice(0, N::N).elements();
+        if let Some(dx) = call.dx.wanted(0) {
+            cx.device().binary(kernels::ops::Binary::Mul, call.dy.get(0), scale, dx);
+        }
+    }
+}
+
+sequential! {
+    Faded: [4] -> [4] = Linear<4, 4>, fading: Fading<4>
+}
+
+/// A layer may compute with state that training changes.
+#[test]
+fn state_that_changed_is_rounded_anew() {
+    let Some(device) = gpu::<bf16>() else { return };
+    let mut net = Model::<Faded, _>::new(Weights::new(device, 1).unwrap(), 1, 1).unwrap();
+    let (x, t, mut sgd) = ([1.0, 2.0, 3.0, 4.0], [0.0; 4], Sgd::new(0.1));
+    let before = net.forward(&x).unwrap().to_vec();
+    assert!(before.iter().all(|y| *y != 0.0));
+    // A step that fails takes it back.
+    net.check_finite(true);
+    net.train_step(&[f32::NAN; 4], &t, &MSE::default(), &mut sgd).unwrap_err();
+    assert_eq!(net.forward(&x).unwrap(), before);
+    // A vjp is given the state as forward left it.
+    net.train_step(&x, &t, &MSE::default(), &mut sgd).unwrap();
+    assert_eq!(net.gradient("0.bias").unwrap(), [0.0; 4]);
+    assert_eq!(net.forward(&x).unwrap(), [0.0; 4]);
+}
+
+sequential! {
+    /// What is frozen, with statistics among it.
+    Trunk: [16] -> [16] = Linear<16, 16>, BatchNorm1D<16>, LayerNorm<16>
+}
+
+/// Parameters in every way that there is to keep them.
+#[module]
+struct Kept {
+    frozen: StopGradParams<Trunk>,
+    lora: LoRALinear<16, 16, 2, 2.0, Yes>,
+    up: LinearNoBias<16, 32>,
+    packed: QuantizedLinear<Q8_0, 32, 16, Yes>,
+    again: Repeat<Remat<Trunk>, 2>,
+    #[tied = "up.weight"]
+    tied: LinearNoBias<16, 32>,
+    last: LinearGELU<32, 4>,
+}
+
+#[module]
+impl Kept {
+    fn forward(&self, x: T![16]) -> T![4] {
+        self.last(self.tied(self.again(self.packed(self.up(self.lora(self.frozen(x)))))))
+    }
+}
+
+/// Whatever changed the weights, layers compute with what would be read from a file of them, and so do their gradients.
+#[test]
+fn what_layers_read_goes_with_the_masters() {
+    type Net = Model<Kept, Cuda<bf16>>;
+    let Some(device) = gpu::<bf16>() else { return };
+    let new = |seed| Net::new(Weights::new(device.clone(), seed).unwrap(), 1, 4).unwrap();
+    let (folder, x, t) = (tempfile::tempdir().unwrap(), real::<f32>(4 * 16, 1), real::<f32>(4 * 4, 2));
+    let path = folder.path().join("model.safetensors");
+    let computed = |net: &mut Net| {
+        let y = net.forward(&x).unwrap().to_vec();
+        // Of a copy: training changes statistics.
+        let mut copy = Net::new(net.weights().try_clone().unwrap(), 1, 4).unwrap();
+        copy.accumulate(&x, &t, &MSE::default()).unwrap();
+        (y, ["lora.lora_A.weight", "up.weight", "again.0.0.weight"].map(|path| copy.gradient(path).unwrap()))
+    };
+    let check = |net: &mut Net, what: &str| {
+        net.save(&path).unwrap();
+        let mut other = new(99);
+        other.load(&path).unwrap();
+        assert!(computed(net) == computed(&mut other), "after {what}");
+    };
+
+    let mut net = new(5);
+    check(&mut net, "nothing");
+    let mut adam = AdamW::new(0.01);
+    for _ in 0..3 {
+        net.train_step(&x, &t, &MSE::default(), &mut adam).unwrap();
+    }
+    check(&mut net, "training");
+    net.accumulate(&x, &t, &MSE::default()).unwrap();
+    net.apply(&mut Sgd::new(0.1)).unwrap();
+    check(&mut net, "applying");
+    let paths: Vec<_> = net.weights().parameters().iter().map(|p| p.path.clone()).collect();
+    for path in &paths {
+        let before = computed(&mut net);
+        let values: Vec<_> = net.weights().get(path).unwrap().iter().map(|v| 1.5 * v.abs() + 0.1).collect();
+        net.weights_mut().set(path, &values).unwrap();
+        assert!(computed(&mut net) != before, "{path} changed nothing");
+        check(&mut net, path);
+    }
+    let mut other = new(6);
+    other.weights_mut().move_towards(net.weights(), 0.3);
+    check(&mut other, "moving");
+    other.weights_mut().copy_from(net.weights());
+    check(&mut other, "copying");
+    other.check_finite(true);
+    other.train_step(&[f32::NAN; 64], &t, &MSE::default(), &mut Sgd::new(0.1)).unwrap_err();
+    check(&mut other, "a step that failed");
+
+    let mut batches = Batches::new(8, 4, 1);
+    net.save_training(&path, &adam, &batches).unwrap();
+    let (mut resumed, mut again) = (new(7), AdamW::new(0.5));
+    resumed.load_training(&path, &mut again, &mut batches).unwrap();
+    let losses = |net: &mut Net, adam: &mut Adam<_>| {
+        [0, 1].map(|_| net.train_step(&x, &t, &MSE::default(), adam).unwrap())
+    };
+    assert_eq!(losses(&mut resumed, &mut again), losses(&mut net, &mut adam));
+    assert!(computed(&mut resumed) == computed(&mut net));
+    other.load_partial(&path, &Partial::new().only("frozen")).unwrap();
+    check(&mut other, "loading a part");
+}
+
 #[test]
 fn a_layer_without_a_kernel_is_named() {
     trybuild::TestCases::new().compile_fail("tests/ui/cuda/*.rs");

@@ -1,5 +1,6 @@
 //! Each layer, forward and vjp, in batches of 1, 3 and 64: everything is written, and the bits are the same for any number
-//! of threads.
+//! of threads. With the feature `cuda` in bfloat16 too, whose elements take less room than what is not rounded to them:
+//! every layer says how much of each it needs.
 
 use nn::check::{Run, Values};
 use nn::kernels::philox::Philox;
@@ -45,6 +46,75 @@ fn check<M: Module<Cpu<f32>, X>, X: Signature>() {
     }
 }
 
+#[cfg(feature = "cuda")]
+mod in_bfloat16 {
+    use half::bf16;
+    use nn::kernels::Float;
+
+    use super::*;
+
+    /// Values that are the same in bfloat16.
+    fn rounded<A: Float, B: Float>(values: &[A]) -> Vec<B> {
+        values.iter().map(|v| B::from_f64(bf16::from_f64(v.to_f64()).to_f64())).collect()
+    }
+
+    fn given<E: Float>(sig: &Sig, batch: usize) -> Vec<Values<E>> {
+        let each = inputs(sig, batch).into_iter().map(|values| match values {
+            Values::Real(values) => Values::Real(rounded(&values)),
+            Values::Ids(ids) => Values::Ids(ids),
+        });
+        each.collect()
+    }
+
+    /// Outputs, gradients and state.
+    fn all<M: Module<D, X>, X: Signature, D: Device>(device: &D, batch: usize, mode: Mode) -> Vec<Vec<f64>> {
+        fn wide<E: Float>(values: &[E]) -> Vec<f64> {
+            values.iter().map(|v| v.to_f64()).collect()
+        }
+        let mut run = Run::<M, X, D>::new(device, batch).mode(mode);
+        run.init(5);
+        run.params = rounded(&run.params);
+        let outputs = run.forward(&given(&X::SIG, batch));
+        let gradients = run.vjp(&given(&M::RULE.out, batch));
+        let outputs = outputs.iter().map(|y| wide(y.real()));
+        let gradients = gradients
+            .dx
+            .iter()
+            .flatten()
+            .map(|dx| wide(dx))
+            .chain([wide(&gradients.dparams)])
+            .collect::<Vec<_>>();
+        outputs.chain(gradients).chain([wide(&run.state)]).collect()
+    }
+
+    pub(super) fn check<M: Module<Cpu<f32>, X> + Module<Cuda<bf16>, X>, X: Signature>() {
+        if std::env::var("NN_CUDA").as_deref() != Ok("gpu")
+            && let Err(missing) = nn_cuda_emulator::install()
+        {
+            assert!(std::env::var_os("NN_REQUIRE_EMULATOR").is_none(), "{missing}");
+            return;
+        }
+        let device = Cuda::<bf16>::new(0).unwrap();
+        for (mode, batch) in [(Mode::Train, 1), (Mode::Train, 2), (Mode::Infer, 2)] {
+            let found = all::<M, X, _>(&device, batch, mode);
+            let expected = all::<M, X, _>(&Cpu::<f32>::default(), batch, mode);
+            assert_eq!(found.len(), expected.len());
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                assert_eq!(found.len(), expected.len());
+                // Packed weights are no numbers, and the same.
+                let off = found.iter().zip(expected).filter(|(a, b)| a.to_bits() != b.to_bits());
+                let off = off.map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+                let size = expected.iter().filter(|b| b.is_finite()).map(|b| b * b).sum::<f64>().sqrt();
+                assert!(
+                    off <= 0.02 * size,
+                    "{}, {mode:?}, batch {batch}: {i} is off by {off} of {size}",
+                    M::LABEL
+                );
+            }
+        }
+    }
+}
+
 #[module]
 struct Inner {
     a: LinearTanh<24, 24>,
@@ -61,6 +131,8 @@ macro_rules! layers {
         #[test]
         fn $name() {
             check::<$layer, $x>();
+            #[cfg(feature = "cuda")]
+            in_bfloat16::check::<$layer, $x>();
         }
     )*};
 }

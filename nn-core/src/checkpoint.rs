@@ -487,7 +487,7 @@ pub(crate) fn load_training<M: Declared, D: Device, O: Optimizer<D>>(
     }
     // Converted values are not those that were saved, and what follows would not be what would have followed.
     let other = |name: &str, dtype: &dyn fmt::Debug| {
-        refuse(format!("`{name}` is {dtype:?}, and the model computes in {:?}", native::<D::Wide>()))
+        refuse(format!("`{name}` is {dtype:?}, and the model is trained in {:?}", native::<D::Wide>()))
     };
     if let Some((name, dtype)) = report.converted.first() {
         return Err(other(name, &format_args!("{dtype}")));

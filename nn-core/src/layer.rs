@@ -34,7 +34,8 @@ pub trait Layer<X: Signature>: Params {
     const KEEPS_X: bool = false;
     /// Whether the vjp reads the output.
     const KEEPS_Y: bool = false;
-    /// What forward leaves for the vjp besides.
+    /// What forward leaves for the vjp besides. Statistics that an operation takes as [`WideView`](crate::WideView)s are
+    /// [`Size::wide`], here and in working memory: elsewhere than on a [mixed](crate::Memory::MIXED) device the two are one.
     const SAVED: Size = Size::ZERO;
     /// What forward leaves for the tokens to come, when it is given a sequence piece by piece: keys and values.
     const CACHE: Size = Size::ZERO;

@@ -368,6 +368,7 @@ impl<M: Declared<In: Host, Out: Host> + Module<D, <M as Declared>::In>, D: Devic
             weights.save_state(D::view_mut(backup));
             let (params, state) = weights.for_training();
             arena.forward(&device, params, state, x, call)?;
+            weights.round_state();
             let (y, dy) = arena.output_and_gradient(&device, call);
             loss(&device, Workspace::<M, D>::rows(&call.extents), y, target, dy, D::view_mut(value));
             if optimizer.is_some() {

@@ -263,9 +263,9 @@ impl<'a, D: Memory> StateRef<'a, D> {
         self.values
     }
 
-    /// Its values as elements: parameters that are frozen.
+    /// The same as elements, for operations that take them.
     #[inline(always)]
-    pub fn frozen(self) -> View<'a, D> {
+    pub fn elements(self) -> View<'a, D> {
         if D::MIXED { self.elements } else { D::elements(self.values) }
     }
 
@@ -315,7 +315,8 @@ impl<'a, D: Memory> State<'a, D> {
         Self::writable(values, D::empty())
     }
 
-    /// To be brought up to date: its values and, on a [`MIXED`](Memory::MIXED) device, the same as elements, as they were.
+    /// To be brought up to date: its values and, on a [`MIXED`](Memory::MIXED) device, the same as elements. What is written is
+    /// rounded to these once the pass is done.
     #[inline(always)]
     pub fn writable(values: WideViewMut<'a, D>, elements: View<'a, D>) -> Self {
         Self { values: Values::Write(values), elements }

@@ -21,7 +21,7 @@ pub struct Summary {
     pub params: usize,
     /// How many of them are frozen.
     pub frozen: usize,
-    /// Bytes of the parameters and the state, padding included.
+    /// Bytes of the parameters and the state, padding and what is [kept twice](crate::Memory::MIXED) included.
     pub bytes: usize,
     /// Whether there are weights in fewer bits than elements have.
     packed: bool,
@@ -35,6 +35,7 @@ pub struct Summary {
 impl Summary {
     pub(crate) fn of<M: Declared + Module<D, M::In>, D: Device>(capacity: usize, workspace: usize) -> Self {
         let table = parameters(M::TREE, None);
+        let kept = size_of::<D::Wide>() + if D::MIXED { size_of::<D::Elem>() } else { 0 };
         Self {
             model: M::LABEL.as_str().to_owned(),
             input: <M::In as Signature>::SIG.to_string(),
@@ -42,7 +43,7 @@ impl Summary {
             rows: Describe::of::<M, D, M::In>().rows,
             params: crate::describe::count(M::TREE),
             frozen: table.iter().filter(|p| p.in_state && p.role != Role::State).map(Parameter::len).sum(),
-            bytes: (M::TREE.params() + M::TREE.state()).saturating_mul(size_of::<D::Wide>()),
+            bytes: (M::TREE.params() + M::TREE.state()).saturating_mul(kept),
             packed: table.iter().any(|p| p.packing().is_some()),
             macs: <M as Layer<M::In>>::MACS,
             capacity,

@@ -254,6 +254,13 @@ impl<M: Declared, D: Device> Weights<M, D> {
         }
     }
 
+    /// Rounds what a call may have changed of the state.
+    pub(crate) fn round_state(&mut self) {
+        for stretch in &self.changing {
+            self.state.round(&self.device, stretch.clone());
+        }
+    }
+
     /// Puts back what [`save_state`](Self::save_state) copied.
     pub(crate) fn restore_state(&mut self, from: WideView<'_, D>) {
         let mut at = 0;
@@ -262,6 +269,7 @@ impl<M: Declared, D: Device> Weights<M, D> {
             self.device.copy_wide(span::<D, _>(from, at, stretch.len()), to);
             at += stretch.len();
         }
+        self.round_state();
     }
 
     pub(crate) fn find(&self, path: &str) -> Result<usize, Error> {

@@ -24,13 +24,12 @@ pub use cpu::{Cpu, Isa};
 pub use cuda::Cuda;
 pub use error::DeviceError;
 pub use float::{DType, Float, Pod};
-/// The upper half of single precision: what [`Cuda`] may have as elements.
 #[cfg(feature = "cuda")]
 pub use half::bf16;
 pub use memory::{Memory, Open, View, ViewMut, WideView, WideViewMut};
 pub use packing::Packing;
 
-/// Everything a model runs on: memory, an element type, and every kernel family.
+/// Everything a model runs on: memory, the types of its values, and every kernel family.
 ///
 /// Modules are generic over this one trait, so they carry no bound per kernel.
 pub trait Device:

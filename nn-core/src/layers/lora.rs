@@ -126,7 +126,7 @@ impl<D: Device, X: Signature, IN: Dim, OUT: Dim, R: Dim, SCALE: Real, BIAS: Swit
     fn forward(cx: &mut Ctx<'_, D>, mut call: Forward<'_, D>) {
         let rows = cx.rows(const { &X::SIG.dims(0) });
         let [a, b] = Self::factors::<D>(call.params);
-        let state = call.state.read().frozen();
+        let state = call.state.read().elements();
         let bias =
             BIAS::ON.then(|| slice::<D>(state, const { Node::of(&Self::LEAVES).leaf_offset(3) }, OUT::N));
         let (x, mut y) = (call.x.get(0), call.y.get(0));
@@ -156,7 +156,7 @@ impl<D: Device, X: Signature, IN: Dim, OUT: Dim, R: Dim, SCALE: Real, BIAS: Swit
         let to = call.dx.wanted(0).is_some().then(|| D::reborrow(&mut dx));
         device.linear_vjp(&Self::down(rows), x, a, None, D::empty(), D::read(&ddown), to, da, None, scaled);
         if let Some(mut to) = call.dx.wanted(0) {
-            let weight = Self::weight::<D>(call.state.frozen());
+            let weight = Self::weight::<D>(call.state.elements());
             device.linear_vjp(
                 &Self::base(rows),
                 x,

@@ -158,7 +158,7 @@ impl<D: Device, X: Signature, F: Format, IN: Dim, OUT: Dim, BIAS: Switch> Module
         let spec = Self::spec(cx.rows(&X::SIG.dims(0)));
         let state = call.state.read();
         let weight = state.slice(0, spec.slots()).values();
-        let bias = BIAS::ON.then(|| state.slice(Self::TREE.leaf_offset(1), OUT::N).frozen());
+        let bias = BIAS::ON.then(|| state.slice(Self::TREE.leaf_offset(1), OUT::N).elements());
         cx.device().packed_linear(&spec, call.x.get(0), weight, bias, call.y.get(0));
     }
 
@@ -223,7 +223,7 @@ impl Part {
                 let (inputs, outputs, at) = (self.inputs, self.outputs, self.field.state);
                 let spec = PackedSpec { rows, inputs, outputs, packing };
                 let weight = state.slice(at, spec.slots()).values();
-                device.packed_linear(&spec, x, weight, self.bias::<D>(state.frozen(), at), y);
+                device.packed_linear(&spec, x, weight, self.bias::<D>(state.elements(), at), y);
             }
         }
     }

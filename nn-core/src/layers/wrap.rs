@@ -76,7 +76,7 @@ impl<D: Device, X: Signature, M: Module<D, X>> Module<D, X> for StopGradParamsOf
 
     fn vjp(cx: &mut Ctx<'_, D>, call: Vjp<'_, D>) {
         let (at, len) = (M::TREE.params(), M::TREE.state());
-        let (params, state) = (call.state.slice(0, at).frozen(), call.state.slice(at, len));
+        let (params, state) = (call.state.slice(0, at).elements(), call.state.slice(at, len));
         M::vjp(cx, Vjp { params, state, dparams: None, ..call });
     }
 

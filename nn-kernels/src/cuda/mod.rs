@@ -24,7 +24,7 @@
 //! step is a `Live` argument.
 //!
 //! Variables: `NN_CUDA_DEVICE`, the GPU that [`Open::open`] takes; `NN_CUDA_GRAPH=0`, no graphs; `NN_CUDA_CACHE`, the
-//! folder that compiled kernels are kept in; `NN_CUDA_TF32=0`, products as [`Cuda::full_precision`] has them;
+//! folder that compiled kernels are kept in; `NN_CUDA_TF32=0`, products of `f32` as [`Cuda::full_precision`] has them;
 //! `NN_CUDA_ROUTE`, routes to take, as [`Cuda::forcing`] has them.
 
 #![allow(clippy::too_many_arguments, reason = "one for each operand, as in the traits")]
@@ -102,16 +102,19 @@ impl CudaReal for f64 {
     const NAME: &'static str = "double";
 }
 
-/// Activations, their gradients and parameters as layers read them take half the memory. Each is computed in single
-/// precision and rounded once; master weights, sums of gradients over batches, moments and statistics stay in single
-/// precision.
 impl CudaReal for half::bf16 {
     type Wide = f32;
     const NAME: &'static str = "bf16";
     const HALF: bool = true;
 }
 
-/// An NVIDIA GPU, computing with elements `E`: `f32`, `f64`, or [`bf16`](half::bf16) with master weights in `f32`. Clones are handles of the same one.
+/// An NVIDIA GPU, computing with elements `E`: `f32`, `f64`, or [`bf16`](half::bf16) with master weights in `f32`. Clones
+/// are handles of the same one.
+///
+/// In `bf16`, activations, their gradients, and parameters as layers read them take half the memory. What an operation gives
+/// is computed in single precision, and rounded. Master weights, sums of gradients over batches, moments and statistics are
+/// kept in single precision, as are checkpoints; what the host gives and is given is `f32`. Convolutions do not take tensor
+/// cores, nor does anything go to NVIDIA's libraries.
 ///
 /// Memory belongs to the handle that allocated it and to its clones: others work beside it, and do not wait for what
 /// is still being written.
@@ -119,7 +122,7 @@ pub struct Cuda<E> {
     core: Arc<Core>,
     /// Whether products of `f32` may be of numbers rounded to TF32.
     tf32: bool,
-    /// Whether there are tensor cores that know TF32 and bfloat16.
+    /// Whether products of bfloat16 may be computed on tensor cores.
     tensor_cores: bool,
     /// Bytes of shared memory that a block may have.
     shared: usize,
@@ -171,6 +174,7 @@ impl<E: CudaReal> Cuda<E> {
         let compiler = Compiler::new(format!("sm_{major}{minor}"), E::NAME, &name)?;
         let core = Core::new(context, stream, compiler, forced, graphs, [Self::knows_blas(), E::SINGLE])?;
         let allowed = std::env::var_os("NN_CUDA_TF32").is_none_or(|value| value != "0");
+        // Those of earlier GPUs know neither TF32 nor bfloat16.
         let tensor_cores = major >= 8;
         let tf32 = allowed && tensor_cores;
         Ok(Self { core: Arc::new(core), tf32, tensor_cores, shared, element: PhantomData })
@@ -180,8 +184,8 @@ impl<E: CudaReal> Cuda<E> {
     /// `linear` there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`,
     /// which agree within rounding. A chain of `linear` layers, each of which takes what the last one gave, is one launch
     /// where its products are small: with `fused` it is so however many rows there are, as long as a block has room for
-    /// it, and with `separate` never, nor with forced tiles; the bits are the same. Products on tensor cores, of numbers rounded to TF32, are `tensor` for `linear`
-    /// and `attention`, and `plain` attention is in full precision. With `library`, `linear` takes cuBLASLt and
+    /// it, and with `separate` never, nor with forced tiles; the bits are the same. Products on tensor cores, of numbers rounded to TF32
+    /// or of bfloat16, are `tensor` for `linear` and `attention`, and `plain` attention is in full precision. With `library`, `linear` takes cuBLASLt and
     /// `conv2d` takes cuDNN, for `f32` of all sizes that these know; with `kernels` neither does. Several are separated
     /// by commas.
     ///
@@ -190,7 +194,7 @@ impl<E: CudaReal> Cuda<E> {
     pub fn forcing(&self, routes: &str) -> Result<Self, DeviceError> {
         let graphs = self.core.graphs.load(Ordering::Relaxed);
         let forced = Self::with(self.core.context.ordinal(), Forced::parse(routes)?, graphs)?;
-        Ok(Self { tf32: self.tf32, ..forced })
+        Ok(Self { tf32: self.tf32, tensor_cores: self.tensor_cores, ..forced })
     }
 
     /// The same GPU, with all products in full precision.
@@ -200,9 +204,12 @@ impl<E: CudaReal> Cuda<E> {
     /// whether the call that computes it counts as large, and so on how many rows or queries are in it. So it is, in
     /// any precision, with what cuBLASLt computes, whose algorithm is that for all sizes of a call: forcing
     /// `linear=kernels` leaves it out.
+    ///
+    /// Products of bfloat16 are exact on tensor cores, which compute those of more than 2²⁰ multiplications, and sums are
+    /// of `f32`; but attention rounds its weights, and the slopes of its scores, to bfloat16 there.
     #[must_use]
     pub fn full_precision(self) -> Self {
-        Self { tf32: false, ..self }
+        Self { tf32: false, tensor_cores: false, ..self }
     }
 
     /// Whether lists of launches that come again are replayed as graphs. The results are the same bits.
@@ -225,7 +232,7 @@ impl<E: CudaReal> Cuda<E> {
     fn form(&self, forced: Option<Form>, multiplications: &[usize]) -> Form {
         let large = match (E::SINGLE, E::HALF) {
             (true, _) if self.tf32 => 1 << 24,
-            // Nothing is rounded there that was not rounded before, so it is a matter of time alone.
+            // Factors are rounded already, so it is a matter of time. Only attention's weights are rounded more often.
             (_, true) if self.tensor_cores => libraries::LEAST,
             _ => return Form::Plain,
         };

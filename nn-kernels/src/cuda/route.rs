@@ -16,7 +16,7 @@ pub(super) enum Tiles {
 pub(super) enum Form {
     /// In full precision.
     Plain,
-    /// On tensor cores, of numbers rounded to TF32.
+    /// On tensor cores, of numbers rounded to TF32, or of bfloat16.
     Tensor,
 }
 

@@ -87,12 +87,12 @@ impl AttentionSpec {
         1.0 / (head_dim as f64).sqrt()
     }
 
-    /// How many elements `lse` holds.
+    /// How many values `lse` holds.
     pub const fn lse(&self) -> usize {
         product(product(self.batch, self.heads), self.q_len)
     }
 
-    /// How many elements of scratch `attention_vjp` needs: sums of the gradients of keys and values.
+    /// How many values of scratch `attention_vjp` needs: sums of the gradients of keys and values.
     pub const fn vjp_scratch(&self) -> usize {
         product(product(product(self.batch, self.kv_heads), self.k_len), product(2, self.head_dim))
     }
@@ -141,7 +141,7 @@ pub trait Attention: Memory {
         lse: Option<WideViewMut<'_, Self>>,
     );
     /// Gradients of [`attention`](Self::attention), which gave `y` and `lse`. The scores are computed again. `scratch`
-    /// holds [`AttentionSpec::vjp_scratch`] elements.
+    /// holds [`AttentionSpec::vjp_scratch`] values.
     #[allow(clippy::too_many_arguments, reason = "one view for each operand and each gradient")]
     fn attention_vjp(
         &self,

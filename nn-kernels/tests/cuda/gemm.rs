@@ -127,17 +127,21 @@ fn products_of_bfloat16_are_off_by_no_more_than_the_result_is_rounded() {
         }
     }
     // In full precision 256 terms are summed before they are added to the others: here they are lost in the large one.
-    let mut x = vec![0.0; 17 * 768];
-    (x[0], x[512]) = (f64::from(1 << 30), -f64::from(1 << 30));
-    x[256..512].fill(1.0);
-    let y = |d: &Cuda<bf16>| {
-        let s = LinearSpec { rows: 17, inputs: 768, outputs: 17, act: Unary::Identity, transposed: false };
+    let y = |d: &Cuda<bf16>, rows: usize, outputs: usize| {
+        let s = LinearSpec { rows, inputs: 768, outputs, act: Unary::Identity, transposed: false };
+        let mut x = vec![0.0; rows * 768];
+        (x[0], x[512]) = (f64::from(1 << 30), -f64::from(1 << 30));
+        x[256..512].fill(1.0);
         let t = Trial::new(d.clone());
-        let (x, w, mut y) = (t.values(&x), t.values(&vec![1.0; 768 * 17]), t.room(17 * 17));
+        let (x, w, mut y) = (t.values(&x), t.values(&vec![1.0; 768 * outputs]), t.room(rows * outputs));
         t.d.linear(&s, Cuda::<bf16>::view(&x), Cuda::<bf16>::view(&w), None, Cuda::<bf16>::view_mut(&mut y));
         t.downloaded(&y)[0]
     };
-    assert_eq!((y(&d), y(&plain)), (0.0, 256.0), "tensor cores, and full precision");
+    assert_eq!((y(&d, 17, 17), y(&plain, 17, 17)), (0.0, 256.0), "tensor cores, and full precision");
+    // 2²⁰ multiplications are not yet many.
+    assert_eq!((y(&plain, 36, 37), y(&plain, 37, 37)), (256.0, 0.0));
+    let full = plain.full_precision();
+    assert_eq!((y(&full, 37, 37), y(&full.forcing("linear=tensor").unwrap(), 37, 37)), (256.0, 256.0));
 }
 
 fn same_wherever_they_start<E: CudaReal>() {

@@ -150,6 +150,8 @@ impl<M: Declared, D: Device> Workspace<M, D> {
     {
         // A generic model that was never declared concrete is caught here, when it is built.
         const { crate::accept(&<M as Layer<M::In>>::RULE.fault) };
+        // What a plan takes wide values for.
+        const { assert!(size_of::<D::Wide>() <= 4 || size_of::<D::Wide>() == size_of::<D::Elem>()) };
         let bytes = |size: crate::Size| size.at(capacity, size_of::<D::Elem>());
         let scratch = <M as Layer<M::In>>::SCRATCH;
         let scratch = if trains { scratch.max(<M as Layer<M::In>>::VJP_SCRATCH) } else { scratch };

@@ -17,7 +17,7 @@ use cudarc::driver::sys::CUstream;
 use super::libraries::WORKSPACE;
 
 const SINGLE: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_32F;
-const HALF: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16BF;
+const BF16: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16BF;
 /// Algorithms to choose from.
 const ASKED: usize = 8;
 /// Alignment beyond which the heuristic makes no difference.
@@ -52,7 +52,7 @@ pub(super) enum Precision {
     Single,
     /// `f32`, of which factors may be rounded.
     Tf32,
-    Half,
+    Bf16,
 }
 
 /// All that the choice of an algorithm depends on.
@@ -159,7 +159,7 @@ struct Plan {
 impl Plan {
     fn new(handle: sys::cublasLtHandle_t, key: &Key, bias: u64) -> Result<Self, CublasError> {
         let Shape { m, n, k, a, b, add, precision, .. } = key.shape;
-        let kind = if precision == Precision::Half { HALF } else { SINGLE };
+        let kind = if precision == Precision::Bf16 { BF16 } else { SINGLE };
         let layout = |factor: Factor, rows, cols| match factor.transposed {
             false => Layout::new(kind, rows, cols, factor.stride),
             true => Layout::new(kind, cols, rows, factor.stride),
@@ -178,7 +178,7 @@ impl Plan {
         }
         let (a, b, d) = (layout(a, m, k)?, layout(b, k, n)?, Layout::new(kind, m, n, m)?);
         // Parts of a sum are not rounded to what the result is.
-        let ordered = if precision == Precision::Half { ORDERED_WIDE } else { ORDERED };
+        let ordered = if precision == Precision::Bf16 { ORDERED_WIDE } else { ORDERED };
         let preference = Preference::new(key.alignment, ordered)?;
         let algorithm = choose(handle, &product, [&a, &b, &d], &preference, ordered)?;
         Ok(Self { product, a, b, d, beta: if add { 1.0 } else { 0.0 }, algorithm })

@@ -159,7 +159,8 @@ impl<E: CudaReal> Product<'_, E> {
             rows: self.rows as u64,
             cols: self.cols as u64,
             depth: self.depth as u64,
-            each: self.depth.div_ceil(splits).next_multiple_of(2 * By::DEPTH) as u64,
+            each: self.depth.div_ceil(splits).next_multiple_of(By::DEPTH * if E::BF16 { 2 } else { 1 })
+                as u64,
             a: pair(&self.a),
             b: pair(&self.b),
         };
@@ -189,7 +190,7 @@ fn forward<'a, E: CudaReal>(s: &LinearSpec, x: View<'a, E>, w: View<'a, E>) -> P
 impl<E: CudaReal> Cuda<E> {
     /// Whether cuBLASLt computes with such elements as is meant here.
     pub(super) const fn knows_blas() -> bool {
-        E::SINGLE || E::HALF
+        E::SINGLE || E::BF16
     }
 
     /// Records y = the product, or y += it, by cuBLASLt, if it is to have it and takes it.
@@ -220,8 +221,8 @@ impl<E: CudaReal> Cuda<E> {
             b: factor(&p.a, p.rows, false),
             add,
             bias: bias.is_some(),
-            precision: match (E::HALF, self.form(None, &sizes)) {
-                (true, _) => blas::Precision::Half,
+            precision: match (E::BF16, self.form(None, &sizes)) {
+                (true, _) => blas::Precision::Bf16,
                 (false, Form::Tensor) => blas::Precision::Tf32,
                 (false, Form::Plain) => blas::Precision::Single,
             },

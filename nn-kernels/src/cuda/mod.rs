@@ -88,7 +88,7 @@ pub trait CudaReal: Float + sealed::Sealed {
     const SINGLE: bool = false;
     /// Whether it is bfloat16.
     #[doc(hidden)]
-    const HALF: bool = false;
+    const BF16: bool = false;
 }
 
 impl CudaReal for f32 {
@@ -105,7 +105,7 @@ impl CudaReal for f64 {
 impl CudaReal for half::bf16 {
     type Wide = f32;
     const NAME: &'static str = "bf16";
-    const HALF: bool = true;
+    const BF16: bool = true;
 }
 
 /// An NVIDIA GPU, computing with elements `E`: `f32`, `f64`, or [`bf16`](half::bf16) with master weights in `f32`. Clones
@@ -230,7 +230,7 @@ impl<E: CudaReal> Cuda<E> {
 
     /// How to compute products of so many multiplications in all.
     fn form(&self, forced: Option<Form>, multiplications: &[usize]) -> Form {
-        let large = match (E::SINGLE, E::HALF) {
+        let large = match (E::SINGLE, E::BF16) {
             (true, _) if self.tf32 => 1 << 24,
             // Factors are rounded already, so it is a matter of time. Only attention's weights are rounded more often.
             (_, true) if self.tensor_cores => libraries::LEAST,

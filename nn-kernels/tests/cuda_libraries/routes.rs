@@ -185,7 +185,8 @@ fn operands_may_start_anywhere() {
 fn large_products_of_bfloat16_are_the_librarys() {
     alone("routes::large_products_of_bfloat16_are_the_librarys", || {
         let d = plain::<bf16>().unwrap();
-        let s = layer(101, 101, 103, Unary::Relu);
+        // No ReLU, whose gradient comes or goes with the sign of an output that is rounded.
+        let s = layer(101, 101, 103, Unary::Identity);
         let found = linear(&d, &s);
         d.finish().unwrap();
         assert_eq!(calls(&PRODUCTS), [3, 3]);

@@ -76,6 +76,7 @@ template <bool ALONG> struct Copier {
       if (wide) {
         nn::cp_async16(at, there ? from + e * apart : base, sizeof(elem) * there);
       } else {
+#pragma unroll 1
         for (int j = 0; j < CHUNK; j++) {
           const elem* one = j < there ? from + e * apart + j : base;
           if constexpr (sizeof(elem) == 4) nn::cp_async4(at + j, one, j < there ? 4 : 0);
@@ -170,8 +171,8 @@ __device__ __forceinline__ void run(const Shape& s, const elem* a, const elem* b
   extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
       name(Shape s, Function act, int mode, const elem* __restrict__ a, const elem* __restrict__ b,                 \
            const elem* __restrict__ bias, void* y) {                                                                \
-    real* parts = static_cast<real*>(y) + blockIdx.y * s.rows * s.cols;                                             \
-    run<A_ALONG, B_ALONG>(s, a, b, Output{static_cast<elem*>(y), parts, bias, act, s.cols, mode});                  \
+    if (mode == PART) y = static_cast<real*>(y) + blockIdx.y * s.rows * s.cols;                                     \
+    run<A_ALONG, B_ALONG>(s, a, b, Output{y, bias, act, s.cols, mode});                                             \
   }                                                                                                                 \
   NN_KERNEL(name)
 NN_TENSOR_PRODUCT(tensor_kn, true, false)

@@ -4,7 +4,7 @@
 template <class T, bool A_ALONG, bool B_ALONG>
 __device__ __forceinline__ void run(const Shape& s, const elem* a, const elem* b, Output out) {
   long long tiles = (s.cols + T::COLS - 1) / T::COLS, split = blockIdx.y;
-  out.parts += split * s.rows * s.cols;
+  if (out.mode == PART) out.y = static_cast<real*>(out.y) + split * s.rows * s.cols;
   product<T>(Strided<A_ALONG>{a, s.a_row, s.a_k}, Strided<B_ALONG>{b, s.b_column, s.b_k}, out, s.rows, s.cols,
              split * s.each, min(s.depth, (split + 1) * s.each), blockIdx.x / tiles, blockIdx.x % tiles);
 }
@@ -14,7 +14,7 @@ __device__ __forceinline__ void run(const Shape& s, const elem* a, const elem* b
   extern "C" __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)                                              \
       name(Shape s, Function act, int mode, const elem* __restrict__ a, const elem* __restrict__ b,                 \
            const elem* __restrict__ bias, void* y) {                                                   \
-    run<T, A_ALONG, B_ALONG>(s, a, b, Output{static_cast<elem*>(y), static_cast<real*>(y), bias, act, s.cols, mode});                                          \
+    run<T, A_ALONG, B_ALONG>(s, a, b, Output{y, bias, act, s.cols, mode});                                          \
   }                                                                                                                 \
   NN_KERNEL(name)
 NN_PRODUCT(large_kn, Large, true, false)

@@ -9,19 +9,20 @@ __device__ __noinline__ real activate(long long code, double a, double b, real x
 
 // y = act(a·b + bias), y += a·b, or the part of a·b that is summed over one split of k, behind those of other splits.
 struct Output {
-  elem* y;
-  real* parts;
+  // Elements, or real parts.
+  void* y;
   const elem* bias;
   Function act;
   long long cols;
   int mode;
   __device__ __forceinline__ void operator()(long long row, long long column, real sum) const {
     long long at = row * cols + column;
-    if (mode == ADD) y[at] += sum;
-    else if (mode == PART) parts[at] = sum;
+    elem* to = static_cast<elem*>(y);
+    if (mode == ADD) to[at] += sum;
+    else if (mode == PART) static_cast<real*>(y)[at] = sum;
     else {
       real x = bias ? sum + bias[column] : sum;
-      y[at] = act.code == IDENTITY ? x : activate(act.code, act.a, act.b, x);
+      to[at] = act.code == IDENTITY ? x : activate(act.code, act.a, act.b, x);
     }
   }
 };

@@ -405,6 +405,7 @@ fn tensors<'a, D: Device>(
     }
 }
 
+/// Each value as one of another type.
 fn rounded<A: Float, B: Float>(values: &[A]) -> Vec<B> {
     values.iter().map(|v| B::from_f64(v.to_f64())).collect()
 }

@@ -65,6 +65,7 @@ pub use layers::elementwise::*;
 pub use layers::embedding::*;
 pub use layers::feed_forward::*;
 pub use layers::gated::*;
+pub use layers::heads::*;
 pub use layers::layout::*;
 pub use layers::linear::*;
 pub use layers::lora::*;

@@ -51,11 +51,17 @@ impl<D: Device> Kept<D> {
         }
     }
 
+    /// Those that were rounded; nothing where none are.
+    #[inline(always)]
+    fn rounded(elements: &Option<D::Buffer<D::Elem>>) -> View<'_, D> {
+        elements.as_ref().map_or_else(D::empty, |elements| D::view(elements))
+    }
+
     /// Rounds what changed.
-    fn round(&mut self, device: &D, span: Range<usize>) {
+    fn round(&mut self, device: &D, changed: Range<usize>) {
         if let Some(elements) = &mut self.elements {
-            let from = crate::region::span::<D, _>(D::view(&self.wide), span.start, span.len());
-            device.narrow(from, slice_mut::<D>(D::view_mut(elements), span.start, span.len()));
+            let from = span::<D, _>(D::view(&self.wide), changed.start, changed.len());
+            device.narrow(from, slice_mut::<D>(D::view_mut(elements), changed.start, changed.len()));
         }
     }
 
@@ -123,14 +129,13 @@ impl<M: Declared, D: Device> Weights<M, D> {
     /// Both arenas, as layers read them.
     #[inline(always)]
     pub(crate) fn for_layers(&self) -> (View<'_, D>, StateRef<'_, D>) {
-        let rounded = self.state.elements.as_ref().map_or_else(D::empty, |elements| D::view(elements));
-        (self.params.elements(), StateRef::new(self.state.wide(), rounded))
+        (self.params.elements(), StateRef::new(self.state.wide(), Kept::<D>::rounded(&self.state.elements)))
     }
 
     /// The same, with the state to be brought up to date.
     pub(crate) fn for_training(&mut self) -> (View<'_, D>, State<'_, D>) {
-        let rounded = self.state.elements.as_ref().map_or_else(D::empty, |elements| D::view(elements));
-        (self.params.elements(), State::writable(D::view_mut(&mut self.state.wide), rounded))
+        let Kept { wide, elements } = &mut self.state;
+        (self.params.elements(), State::writable(D::view_mut(wide), Kept::<D>::rounded(elements)))
     }
 
     /// Both arenas, to be changed.
@@ -222,16 +227,16 @@ impl<M: Declared, D: Device> Weights<M, D> {
         });
         let moved: Vec<_> = moved.collect();
         // What lies between what is packed is numbers.
-        let mut spans: Vec<_> = packed.iter().map(|i| self.table[*i].span()).collect();
-        spans.sort_unstable_by_key(|span| span.start);
+        let mut places: Vec<_> = packed.iter().map(|i| self.table[*i].span()).collect();
+        places.sort_unstable_by_key(|place| place.start);
         let mut at = 0;
-        for span in spans.into_iter().chain(std::iter::once(D::len(self.state())..usize::MAX)) {
-            if span.start > at {
-                let len = span.start - at;
+        for place in places.into_iter().chain(std::iter::once(D::len(self.state())..usize::MAX)) {
+            if place.start > at {
+                let len = place.start - at;
                 let to = span_mut::<D, _>(D::view_mut(&mut self.state.wide), at, len);
-                self.device.lerp(tau, crate::region::span::<D, _>(other.state(), at, len), to);
+                self.device.lerp(tau, span::<D, _>(other.state(), at, len), to);
             }
-            at = at.max(span.end);
+            at = at.max(place.end);
         }
         self.state.round_all(&self.device);
         for (i, values) in packed.into_iter().zip(moved) {
@@ -296,15 +301,15 @@ impl<M: Declared, D: Device> Weights<M, D> {
     pub(crate) fn write(&mut self, i: usize, values: &[f64]) {
         let p = &self.table[i];
         let arena = if p.in_state { &mut self.state } else { &mut self.params };
-        let span = p.span();
-        let mut all = vec![D::Wide::ZERO; span.len()];
-        if p.packing().is_some() || span.len() > values.len() {
+        let place = p.span();
+        let mut all = vec![D::Wide::ZERO; place.len()];
+        if p.packing().is_some() || place.len() > values.len() {
             // What lies in between, and is no part of it, stays as it is.
-            self.device.download(crate::region::span::<D, _>(arena.wide(), span.start, span.len()), &mut all);
+            self.device.download(span::<D, _>(arena.wide(), place.start, place.len()), &mut all);
         }
         p.scatter(values, &mut all);
-        self.device.upload(&all, span_mut::<D, _>(D::view_mut(&mut arena.wide), span.start, span.len()));
-        arena.round(&self.device, span);
+        self.device.upload(&all, span_mut::<D, _>(D::view_mut(&mut arena.wide), place.start, place.len()));
+        arena.round(&self.device, place);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Softmax attention: y = softmax(q·kᵀ/√D)·v in each head.
 
-use nn_kernels::ops::{AttentionGradients, AttentionSpec, Block, PermuteSpec, Strides};
+use nn_kernels::ops::{AttentionGradients, AttentionSpec, Block, Strides};
 use nn_kernels::{Device, View, ViewMut, WideView, WideViewMut};
 
 use crate::ctx::Ctx;
@@ -42,7 +42,7 @@ pub type MaskedAttention<const S: usize, const H: usize, const D: usize> =
 /// Attention of S tokens to each other, in H heads of D values: `[S, 3·H·D]`, a token's queries of all heads, then its
 /// keys, then its values → `[S, H·D]`.
 ///
-/// It computes what [`QKVToMajor`] and then [`ScaledDotProductAttention`] do, and moves nothing.
+/// It computes what [`QKVToMajor`](crate::QKVToMajor) and then [`ScaledDotProductAttention`] do, and moves nothing.
 /// Where CAUSAL is [`Yes`], no token sees a later one: [`CausalAttention`].
 ///
 /// ```
@@ -62,22 +62,12 @@ pub struct ScaledDotProductAttentionQKV<const S: usize, const H: usize, const D:
 pub type CausalAttention<const S: usize, const H: usize, const D: usize> =
     ScaledDotProductAttentionQKV<S, H, D, Yes>;
 
-/// The projection of S tokens, `[S, 3·H·D]`, as [`ScaledDotProductAttention`] takes it, `[3, H, S, D]`. Moves values
-/// only.
-///
-/// ```
-/// use nn::{Layer, QKVToMajor, T};
-/// assert_eq!(<QKVToMajor<128, 4, 16> as Layer<T![..128, 192]>>::RULE.out.to_string(), "[3, 4, ..128, 16]");
-/// ```
-#[layer]
-pub struct QKVToMajor<const S: usize, const H: usize, const D: usize>;
-
 /// Grouped-query attention of S tokens to each other: queries `[S, H·D]`, keys `[S, KV·D]` and values `[S, KV·D]` →
 /// `[S, H·D]`.
 ///
-/// KV divides H, and query head h reads key and value head ⌊h / (H/KV)⌋, as after [`RepeatKVHeads`]: neighbours share
-/// a head. Unless CAUSAL is [`No`], token t sees the tokens up to t and no later one. S may be bounded.
-/// Ainslie et al. 2023, arXiv:2305.13245.
+/// KV divides H, and query head h reads key and value head ⌊h / (H/KV)⌋, as after
+/// [`RepeatKVHeads`](crate::RepeatKVHeads): neighbours share a head. Unless CAUSAL is [`No`], token t sees the tokens up
+/// to t and no later one. S may be bounded. Ainslie et al. 2023, arXiv:2305.13245.
 ///
 /// ```
 /// use nn::{GQAAttention, Layer, T};
@@ -123,20 +113,8 @@ pub struct CrossAttention<
     MASKED: Switch = No,
 >;
 
-/// Each of KV heads of S tokens REP times in a row: `[S, KV·D]` → `[S, KV·REP·D]`.
-///
-/// Head h of the output is head ⌊h / REP⌋ of the input (`repeat_interleave`); the vjp adds the copies' gradients.
-/// [`GQAAttention`] reads shared heads as they lie, and needs no copies.
-///
-/// ```
-/// use nn::{Layer, RepeatKVHeads, T};
-/// assert_eq!(<RepeatKVHeads<128, 2, 3, 16> as Layer<T![..128, 32]>>::RULE.out.to_string(), "[..128, 96]");
-/// ```
-#[layer]
-pub struct RepeatKVHeads<const S: usize, const KV: usize, const REP: usize, const D: usize>;
-
 /// The rule of a layer whose arguments must be positive.
-const fn check(label: &Text, names: &[&str], args: &[Extent]) -> Option<Rule> {
+pub(super) const fn check(label: &Text, names: &[&str], args: &[Extent]) -> Option<Rule> {
     match Rule::check_positive(label, names, args) {
         Some(rule) => Some(rule),
         None => Rule::check_args(label, args),
@@ -161,7 +139,14 @@ const fn fits(given: &Dims, takes: &Dims, free: usize) -> bool {
 
 /// The rule of a layer that takes one tensor, `takes`, whose axis `free` may be bounded. It gives `gives`, where that
 /// axis is `kept`.
-const fn one_takes(label: &Text, given: &Sig, takes: &Dims, free: usize, gives: &Dims, kept: usize) -> Rule {
+pub(super) const fn one_takes(
+    label: &Text,
+    given: &Sig,
+    takes: &Dims,
+    free: usize,
+    gives: &Dims,
+    kept: usize,
+) -> Rule {
     let dims = match one_real(label, &[], given) {
         Input::Done(rule) => return rule,
         Input::Tensor(dims) => dims,
@@ -464,40 +449,6 @@ impl<M: Device, X: Signature, S: Dim, H: Dim, D: Dim, CAUSAL: Switch> Module<M, 
     }
 }
 
-impl<S: Dim, H: Dim, D: Dim> QKVToMajorOf<S, H, D> {
-    const TAKES: Dims = Dims::new(&[S::EXTENT, H::EXTENT.times(D::EXTENT).times(Extent::new(3))]);
-    const GIVES: Dims = Dims::new(&[Extent::new(3), H::EXTENT, S::EXTENT, D::EXTENT]);
-
-    fn spec<M: Device, X: Signature>(cx: &Ctx<'_, M>) -> PermuteSpec {
-        let n = X::SIG.dims(0).axis_at(0, &cx.lengths);
-        PermuteSpec { rank: 4, dims: [n, 3, H::N, D::N, 1, 1], axes: [1, 2, 0, 3, 4, 5] }
-    }
-}
-
-impl<S: Dim, H: Dim, D: Dim> Params for QKVToMajorOf<S, H, D> {
-    const LABEL: Text = Self::SHOWN;
-}
-
-impl<X: Signature, S: Dim, H: Dim, D: Dim> Layer<X> for QKVToMajorOf<S, H, D> {
-    const RULE: Rule = match check(&Self::LABEL, &["S", "H", "D"], Self::ARGS) {
-        Some(rule) => rule,
-        None => one_takes(&Self::LABEL, &X::SIG, &Self::TAKES, 0, &Self::GIVES, 2),
-    };
-    const CAUSAL: bool = true;
-}
-
-impl<M: Device, X: Signature, S: Dim, H: Dim, D: Dim> Module<M, X> for QKVToMajorOf<S, H, D> {
-    fn forward(cx: &mut Ctx<'_, M>, mut call: Forward<'_, M>) {
-        cx.device().permute(cx.batch, &Self::spec::<M, X>(cx), call.x.get(0), call.y.get(0));
-    }
-
-    fn vjp(cx: &mut Ctx<'_, M>, mut call: Vjp<'_, M>) {
-        if let Some(dx) = call.dx.wanted(0) {
-            cx.device().permute(cx.batch, &Self::spec::<M, X>(cx).inverse(), call.dy.get(0), dx);
-        }
-    }
-}
-
 impl<S: Dim, H: Dim, KV: Dim, D: Dim, CAUSAL: Switch> GQAAttentionOf<S, H, KV, D, CAUSAL> {
     const TAKES: Sig = {
         let queries = Sig::real(Dims::new(&[S::EXTENT, H::EXTENT.times(D::EXTENT)]));
@@ -616,66 +567,11 @@ impl<M: Device, X: Signature, DIM: Dim, H: Dim, Q: Dim, KV: Dim, MASKED: Switch>
     }
 }
 
-impl<S: Dim, KV: Dim, REP: Dim, D: Dim> RepeatKVHeadsOf<S, KV, REP, D> {
-    const TAKES: Dims = Dims::new(&[S::EXTENT, KV::EXTENT.times(D::EXTENT)]);
-    const GIVES: Dims = Dims::new(&[S::EXTENT, KV::EXTENT.times(REP::EXTENT).times(D::EXTENT)]);
-    const ONE: Block = Block { offset: 0, stride: D::N };
-
-    /// Where copy `i` of each head is.
-    fn copy(i: usize) -> Block {
-        Block { offset: i * D::N, stride: REP::N * D::N }
-    }
-
-    fn heads<M: Device, X: Signature>(cx: &Ctx<'_, M>) -> usize {
-        cx.rows(const { &X::SIG.dims(0) }) * KV::N
-    }
-}
-
-impl<S: Dim, KV: Dim, REP: Dim, D: Dim> Params for RepeatKVHeadsOf<S, KV, REP, D> {
-    const LABEL: Text = Self::SHOWN;
-}
-
-impl<X: Signature, S: Dim, KV: Dim, REP: Dim, D: Dim> Layer<X> for RepeatKVHeadsOf<S, KV, REP, D> {
-    const RULE: Rule = match check(&Self::LABEL, &["S", "KV", "REP", "D"], Self::ARGS) {
-        Some(rule) => rule,
-        None => one_takes(&Self::LABEL, &X::SIG, &Self::TAKES, 0, &Self::GIVES, 0),
-    };
-    // One copy's gradient.
-    const VJP_SCRATCH: Size = Size::elements(product(&[S::N, KV::N, D::N])).when(REP::N > 1);
-    const CAUSAL: bool = true;
-}
-
-impl<M: Device, X: Signature, S: Dim, KV: Dim, REP: Dim, D: Dim> Module<M, X>
-    for RepeatKVHeadsOf<S, KV, REP, D>
-{
-    fn forward(cx: &mut Ctx<'_, M>, mut call: Forward<'_, M>) {
-        let heads = Self::heads::<M, X>(cx);
-        for i in 0..REP::N {
-            cx.device().copy_block(heads, D::N, call.x.get(0), Self::ONE, call.y.get(0), Self::copy(i));
-        }
-    }
-
-    fn vjp(cx: &mut Ctx<'_, M>, mut call: Vjp<'_, M>) {
-        let heads = Self::heads::<M, X>(cx);
-        let Some(mut dx) = call.dx.wanted(0) else { return };
-        let dy = call.dy.get(0);
-        cx.device().copy_block(heads, D::N, dy, Self::copy(0), M::reborrow(&mut dx), Self::ONE);
-        if REP::N == 1 {
-            return;
-        }
-        let mut one = call.scratch.take(heads * D::N);
-        for i in 1..REP::N {
-            cx.device().copy_block(heads, D::N, dy, Self::copy(i), M::reborrow(&mut one), Self::ONE);
-            cx.device().add_assign(M::read(&one), M::reborrow(&mut dx));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::check::{Options, Run, Values, gradients};
-    use crate::{C, Cpu, Linear, LinearNoBias, Mode, RoPE, S2, T, UpTo, module};
+    use crate::{C, Cpu, Linear, LinearNoBias, Mode, QKVToMajor, RepeatKVHeads, RoPE, S2, T, UpTo, module};
 
     type Three<Q, K> = (Q, K, K);
     type Far<const N: usize, const W: usize> = S2<UpTo<C<N>, 1>, C<W>>;
@@ -690,7 +586,6 @@ mod tests {
             gradients::<ScaledDotProductAttentionQKV<4, 2, 3>, T![4, 18]>(batch, mode, 3).assert_within(1e-7);
             gradients::<CausalAttention<5, 2, 3>, T![5, 18]>(batch, mode, 4).assert_within(1e-7);
             gradients::<CausalAttention<6, 1, 4>, T![..6, 12]>(batch, mode, 5).assert_within(1e-7);
-            gradients::<QKVToMajor<4, 2, 3>, T![..4, 18]>(batch, mode, 6).assert_within(1e-7);
             gradients::<GQAAttention<4, 4, 2, 3>, Three<T![4, 12], T![4, 6]>>(batch, mode, 7)
                 .assert_within(1e-7);
             gradients::<GQAAttention<4, 3, 1, 2, No>, Three<T![..4, 6], T![..4, 2]>>(batch, mode, 8)
@@ -703,8 +598,6 @@ mod tests {
                 batch, mode, 11,
             )
             .assert_within(1e-7);
-            gradients::<RepeatKVHeads<3, 2, 3, 4>, T![..3, 8]>(batch, mode, 12).assert_within(1e-7);
-            gradients::<RepeatKVHeads<3, 2, 1, 4>, T![3, 8]>(batch, mode, 13).assert_within(1e-7);
         }
         // Queries and keys of two lengths.
         let options = Options { lengths: Some([2, 5, 0, 0]), ..Options::new(2, Mode::Infer, 14) };
@@ -892,10 +785,6 @@ mod tests {
         assert_eq!(
             fault::<MaskedAttention<8, 2, 4>, T![3, 8, 2, 4]>(),
             "shape mismatch: `MaskedAttention<8, 2, 4>` takes [3, 2, 8, 4], but it is given [3, 8, 2, 4]"
-        );
-        assert_eq!(
-            fault::<RepeatKVHeads<8, 2, 0, 4>, T![8, 8]>(),
-            "`RepeatKVHeads<8, 2, 0, 4>` can't exist: REP is 0"
         );
     }
 }

@@ -84,96 +84,50 @@ pub type Conv2DNoBias<
     const DILATION: usize = 1,
     const GROUPS: usize = 1,
 > = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Identity, No>;
-/// [`Conv2D`], then [`ReLU`], in one pass.
-///
-/// ```
-/// use nn::{Conv2DReLU, Layer, T};
-/// assert_eq!(<Conv2DReLU<3, 16, 3> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 30, 30]");
-/// let fault = <Conv2DReLU<3, 16, 3> as Layer<T![1, 28, 28]>>::RULE.fault.unwrap();
-/// assert_eq!(
-///     fault.to_string(),
-///     "shape mismatch: `Conv2DReLU<3, 16, 3>` takes [3, H, W], but it is given [1, 28, 28]"
-/// );
-/// ```
-pub type Conv2DReLU<
-    const IC: usize,
-    const OC: usize,
-    const K: usize,
-    const STRIDE: usize = 1,
-    const PAD: usize = 0,
-    const DILATION: usize = 1,
-    const GROUPS: usize = 1,
-> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, ReLU>;
-/// [`Conv2D`], then [`Tanh`], in one pass.
-pub type Conv2DTanh<
-    const IC: usize,
-    const OC: usize,
-    const K: usize,
-    const STRIDE: usize = 1,
-    const PAD: usize = 0,
-    const DILATION: usize = 1,
-    const GROUPS: usize = 1,
-> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Tanh>;
-/// [`Conv2D`], then [`Sigmoid`], in one pass.
-pub type Conv2DSigmoid<
-    const IC: usize,
-    const OC: usize,
-    const K: usize,
-    const STRIDE: usize = 1,
-    const PAD: usize = 0,
-    const DILATION: usize = 1,
-    const GROUPS: usize = 1,
-> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Sigmoid>;
-/// [`Conv2D`], then [`SiLU`], in one pass.
-pub type Conv2DSwish<
-    const IC: usize,
-    const OC: usize,
-    const K: usize,
-    const STRIDE: usize = 1,
-    const PAD: usize = 0,
-    const DILATION: usize = 1,
-    const GROUPS: usize = 1,
-> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, SiLU>;
-/// [`Conv2D`], then [`Mish`], in one pass.
-pub type Conv2DMish<
-    const IC: usize,
-    const OC: usize,
-    const K: usize,
-    const STRIDE: usize = 1,
-    const PAD: usize = 0,
-    const DILATION: usize = 1,
-    const GROUPS: usize = 1,
-> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, Mish>;
-/// [`Conv2D`], then [`GELU`], in one pass.
-pub type Conv2DGELU<
-    const IC: usize,
-    const OC: usize,
-    const K: usize,
-    const STRIDE: usize = 1,
-    const PAD: usize = 0,
-    const DILATION: usize = 1,
-    const GROUPS: usize = 1,
-> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, GELU>;
-/// [`Conv2D`], then [`GELUTanh`], in one pass.
-pub type Conv2DGELUTanh<
-    const IC: usize,
-    const OC: usize,
-    const K: usize,
-    const STRIDE: usize = 1,
-    const PAD: usize = 0,
-    const DILATION: usize = 1,
-    const GROUPS: usize = 1,
-> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, GELUTanh>;
-/// [`Conv2D`], then [`ELU`], in one pass.
-pub type Conv2DELU<
-    const IC: usize,
-    const OC: usize,
-    const K: usize,
-    const STRIDE: usize = 1,
-    const PAD: usize = 0,
-    const DILATION: usize = 1,
-    const GROUPS: usize = 1,
-> = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, ELU>;
+
+/// Names for a convolution with each activation.
+macro_rules! with_activation {
+    ($($(#[$doc:meta])* $name:ident $act:ident;)*) => {$(
+        $(#[$doc])*
+        pub type $name<
+            const IC: usize,
+            const OC: usize,
+            const K: usize,
+            const STRIDE: usize = 1,
+            const PAD: usize = 0,
+            const DILATION: usize = 1,
+            const GROUPS: usize = 1,
+        > = Conv2DAct<IC, OC, K, STRIDE, PAD, DILATION, GROUPS, $act>;
+    )*};
+}
+with_activation! {
+    /// [`Conv2D`], then [`ReLU`], in one pass.
+    ///
+    /// ```
+    /// use nn::{Conv2DReLU, Layer, T};
+    /// assert_eq!(<Conv2DReLU<3, 16, 3> as Layer<T![3, 32, 32]>>::RULE.out.to_string(), "[16, 30, 30]");
+    /// let fault = <Conv2DReLU<3, 16, 3> as Layer<T![1, 28, 28]>>::RULE.fault.unwrap();
+    /// assert_eq!(
+    ///     fault.to_string(),
+    ///     "shape mismatch: `Conv2DReLU<3, 16, 3>` takes [3, H, W], but it is given [1, 28, 28]"
+    /// );
+    /// ```
+    Conv2DReLU ReLU;
+    /// [`Conv2D`], then [`Tanh`], in one pass.
+    Conv2DTanh Tanh;
+    /// [`Conv2D`], then [`Sigmoid`], in one pass.
+    Conv2DSigmoid Sigmoid;
+    /// [`Conv2D`], then [`SiLU`], in one pass.
+    Conv2DSwish SiLU;
+    /// [`Conv2D`], then [`Mish`], in one pass.
+    Conv2DMish Mish;
+    /// [`Conv2D`], then [`GELU`], in one pass.
+    Conv2DGELU GELU;
+    /// [`Conv2D`], then [`GELUTanh`], in one pass.
+    Conv2DGELUTanh GELUTanh;
+    /// [`Conv2D`], then [`ELU`], in one pass.
+    Conv2DELU ELU;
+}
 
 impl<
     IC: Dim,

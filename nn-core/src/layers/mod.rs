@@ -76,6 +76,7 @@ pub(crate) mod elementwise;
 pub(crate) mod embedding;
 pub(crate) mod feed_forward;
 pub(crate) mod gated;
+pub(crate) mod heads;
 pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod lora;

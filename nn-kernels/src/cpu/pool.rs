@@ -70,8 +70,8 @@ fn largest<E: Real>(w: usize, rows: Range<usize>, cols: Range<usize>, x: &[E]) -
 }
 
 /// What windows of R rows and K columns, S apart, see of the rows that start at `from` on: the value of tap (r, k) and
-/// output c is `[r][k][c][k % S]`. All views are of one length, for which the compiler needs no further checks; that may be one less
-/// than `n`, where the last window ends with the image.
+/// output c is `[r][k][c][k % S]`. All views are of one length, for which the compiler needs no further checks; that may
+/// be one less than `n`, where the last window ends with the image.
 #[inline(always)]
 fn views<E, const R: usize, const K: usize, const S: usize>(
     w: usize,
@@ -84,8 +84,8 @@ fn views<E, const R: usize, const K: usize, const S: usize>(
     (std::array::from_fn(|r| std::array::from_fn(|k| &row(r, k)[..n])), n)
 }
 
-/// The maxima of windows of which R rows and all K columns lie in the image, and how many there are. In each pass of the loop over the outputs they are independent,
-/// and the compiler makes vectors of them.
+/// The maxima of windows of which R rows and all K columns lie in the image, and how many there are. In each pass of the
+/// loop over the outputs they are independent, and the compiler makes vectors of them.
 #[expect(clippy::needless_range_loop, reason = "r and k name a tap, by which a place is counted too")]
 #[inline(always)]
 fn largest_of<E: Real, const R: usize, const K: usize, const S: usize>(

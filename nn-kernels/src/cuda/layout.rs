@@ -1,5 +1,5 @@
 use super::compile::File;
-use super::launch::{Grid, Kernel, Live, Struct};
+use super::launch::{Argument, Grid, Kernel, Live, Struct};
 use super::memory::{View, ViewMut};
 use super::{Cuda, CudaReal};
 use crate::cpu::layout::{Loops, check_block, check_permute, check_rope, check_sinusoids};
@@ -33,6 +33,31 @@ impl Axes {
     }
 }
 
+impl<E: CudaReal> Cuda<E> {
+    /// Copies a block, by a kernel that takes offsets as they are, or as `offset` makes them.
+    fn copy_from_to<A: Argument>(
+        &self,
+        name: &'static str,
+        rows: usize,
+        cols: usize,
+        x: View<'_, E>,
+        from: Block,
+        y: &ViewMut<'_, E>,
+        to: Block,
+        offset: impl Fn(usize) -> A,
+    ) {
+        if rows == 0 || cols == 0 {
+            return;
+        }
+        check_block("x", rows, cols, from, x.len());
+        check_block("y", rows, cols, to, y.len());
+        let mut record = self.record();
+        let launch = record.launch(kernel(name), Grid::flat(rows * cols)).arg(x);
+        let launch = launch.arg(offset(from.offset)).arg(from.stride).arg(y);
+        launch.arg(offset(to.offset)).arg(to.stride).arg(rows).arg(cols).done();
+    }
+}
+
 impl<E: CudaReal> Layout for Cuda<E> {
     fn copy_block(
         &self,
@@ -43,15 +68,7 @@ impl<E: CudaReal> Layout for Cuda<E> {
         y: ViewMut<'_, E>,
         to: Block,
     ) {
-        if rows == 0 || cols == 0 {
-            return;
-        }
-        check_block("x", rows, cols, from, x.len());
-        check_block("y", rows, cols, to, y.len());
-        let mut record = self.record();
-        let launch = record.launch(kernel("copy_block"), Grid::flat(rows * cols));
-        let launch = launch.arg(x).arg(from.offset).arg(from.stride).arg(&y).arg(to.offset).arg(to.stride);
-        launch.arg(rows).arg(cols).done();
+        self.copy_from_to("copy_block", rows, cols, x, from, &y, to, |offset| offset);
     }
 
     fn copy_moving_block(
@@ -63,16 +80,8 @@ impl<E: CudaReal> Layout for Cuda<E> {
         y: ViewMut<'_, E>,
         to: Block,
     ) {
-        if rows == 0 || cols == 0 {
-            return;
-        }
-        check_block("x", rows, cols, from, x.len());
-        check_block("y", rows, cols, to, y.len());
-        let offset = |block: Block| Live::Word(block.offset as u64);
-        let mut record = self.record();
-        let launch = record.launch(kernel("copy_moving_block"), Grid::flat(rows * cols));
-        let launch = launch.arg(x).arg(offset(from)).arg(from.stride).arg(&y).arg(offset(to)).arg(to.stride);
-        launch.arg(rows).arg(cols).done();
+        let live = |offset| Live::Word(offset as u64);
+        self.copy_from_to("copy_moving_block", rows, cols, x, from, &y, to, live);
     }
 
     fn broadcast_rows(&self, rows: usize, x: View<'_, E>, y: ViewMut<'_, E>) {

@@ -113,8 +113,8 @@ impl CudaReal for half::bf16 {
 ///
 /// In `bf16`, activations, their gradients, and parameters as layers read them take half the memory. What an operation gives
 /// is computed in single precision, and rounded. Master weights, sums of gradients over batches, moments and statistics are
-/// kept in single precision, as are checkpoints; what the host gives and is given is `f32`. Convolutions do not take tensor
-/// cores, nor does anything go to NVIDIA's libraries.
+/// kept in single precision, as are checkpoints; what the host gives and is given is `f32`. Convolutions take neither tensor
+/// cores nor cuDNN.
 ///
 /// Memory belongs to the handle that allocated it and to its clones: others work beside it, and do not wait for what
 /// is still being written.
@@ -184,10 +184,10 @@ impl<E: CudaReal> Cuda<E> {
     /// `linear` there are `large` and `small` tiles, which give the same bits; for `conv2d`, `gemm` and `direct`,
     /// which agree within rounding. A chain of `linear` layers, each of which takes what the last one gave, is one launch
     /// where its products are small: with `fused` it is so however many rows there are, as long as a block has room for
-    /// it, and with `separate` never, nor with forced tiles; the bits are the same. Products on tensor cores, of numbers rounded to TF32
-    /// or of bfloat16, are `tensor` for `linear` and `attention`, and `plain` attention is in full precision. With `library`, `linear` takes cuBLASLt and
-    /// `conv2d` takes cuDNN, for `f32` of all sizes that these know; with `kernels` neither does. Several are separated
-    /// by commas.
+    /// it, and with `separate` never, nor with forced tiles; the bits are the same. Products on tensor cores, of numbers
+    /// rounded to TF32 or of bfloat16, are `tensor` for `linear` and `attention`, and `plain` attention is in full
+    /// precision. With `library`, `linear` takes cuBLASLt, for `f32` and bfloat16, and `conv2d` takes cuDNN, for `f32`, of
+    /// all sizes that these know; with `kernels` neither does. Several are separated by commas.
     ///
     /// # Errors
     /// There is no such route or no such library, or the driver refuses.

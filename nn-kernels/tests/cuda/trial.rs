@@ -18,7 +18,6 @@ pub(crate) struct Trial<D: Device> {
     results: Vec<(String, Vec<f64>)>,
 }
 
-#[allow(dead_code, reason = "not all test binaries have values of other types than elements")]
 impl<D: Device> Trial<D> {
     pub(crate) fn new(d: D) -> Self {
         Self { d, rounds: false, results: Vec::new() }
@@ -49,27 +48,9 @@ impl<D: Device> Trial<D> {
         self.values(&random(seed, len))
     }
 
-    /// Random wide values.
-    pub(crate) fn wide_random(&self, seed: u64, len: usize) -> D::Buffer<D::Wide> {
-        self.wide(&random(seed, len))
-    }
-
-    /// Room for wide values that all must be written.
-    pub(crate) fn wide_room(&self, len: usize) -> D::Buffer<D::Wide> {
-        self.wide(&vec![f64::NAN; len])
-    }
-
     /// Room for values that all must be written.
     pub(crate) fn room(&self, len: usize) -> D::Buffer<D::Elem> {
         self.values(&vec![f64::NAN; len])
-    }
-
-    /// Keeps a result.
-    pub(crate) fn keep<T: Pod + Into<f64>>(&mut self, name: impl Into<String>, buffer: &D::Buffer<T>) {
-        let view = D::view(buffer);
-        let mut values = vec![T::default(); D::len(view)];
-        self.d.download(view, &mut values);
-        self.results.push((name.into(), values.into_iter().map(Into::into).collect()));
     }
 
     /// What elements are, or wide values.
@@ -84,6 +65,28 @@ impl<D: Device> Trial<D> {
     pub(crate) fn keep_elements(&mut self, name: impl Into<String>, buffer: &D::Buffer<D::Elem>) {
         let values = self.downloaded(buffer);
         self.results.push((name.into(), values));
+    }
+}
+
+/// Values of other types than elements.
+#[allow(dead_code, reason = "not all test binaries have them")]
+impl<D: Device> Trial<D> {
+    /// Random wide values.
+    pub(crate) fn wide_random(&self, seed: u64, len: usize) -> D::Buffer<D::Wide> {
+        self.wide(&random(seed, len))
+    }
+
+    /// Room for wide values that all must be written.
+    pub(crate) fn wide_room(&self, len: usize) -> D::Buffer<D::Wide> {
+        self.wide(&vec![f64::NAN; len])
+    }
+
+    /// Keeps a result.
+    pub(crate) fn keep<T: Pod + Into<f64>>(&mut self, name: impl Into<String>, buffer: &D::Buffer<T>) {
+        let view = D::view(buffer);
+        let mut values = vec![T::default(); D::len(view)];
+        self.d.download(view, &mut values);
+        self.results.push((name.into(), values.into_iter().map(Into::into).collect()));
     }
 
     /// Keeps a result of wide values.
